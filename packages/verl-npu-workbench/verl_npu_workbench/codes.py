@@ -1,4 +1,4 @@
-"""The meanings of the codes that the workbench's commands print: of rules, findings, and oddities."""
+"""The meanings of the codes of rules, findings, and oddities that the workbench's commands print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REPLACED = {
     "flash-attention-3": "The script asks transformers for FlashAttention 3, which has no package for NPUs.",
     "rollout-engine": "No rollout engine was named, and the revision's configuration names none either.",
 }
-"""Codes of former rules. A start (`lint --start`) finds these mistakes now."""
+"""Codes of rules that no longer exist. `lint --start` finds these mistakes now, by starting the job."""
 _LINT, _DOCTOR = "`verl-npu lint RUN.SH`", "`verl-npu doctor`"
 
 

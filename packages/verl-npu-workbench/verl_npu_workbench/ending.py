@@ -1,7 +1,8 @@
-"""The state of a training by its console log (running, finished, stopped, or failed), and the time that is left.
+"""The state of a training according to its console log (running, finished, stopped, or failed), and the remaining
+time.
 
-Only the console log tells the number of steps and whether the training finished. The training survived any error
-before its last steps, so only the lines after them are judged.
+Other logs contain neither the total number of steps nor the end of the training. Errors before the last steps are
+ignored, because the training survived them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from .logs.metrics import STEP_SECONDS
 from .logs.training import Follower, TrainingLog
 
 _RECENT = 20
-"""The number of last steps whose median is the usual duration of a step."""
+"""The number of recent steps. The median of their durations counts as the usual duration of a step."""
 _LONGEST = 120
-"""Characters of an error that are shown."""
+"""The most characters of an error that are shown."""
 _GONE, _STEPS_GONE = 300.0, 5
-"""The silence, in seconds and in usual steps, after which we assume that no process on another host writes to the log
-either."""
+"""Two limits on silence, in seconds and in usual step durations. After the longer of the two, we assume that no
+process on another host still writes to the log."""
 
 
 class Standing(enum.Enum):
@@ -41,21 +42,21 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The state of a training and the time that is left."""
+    """The state of a training and its remaining time."""
 
     standing: Standing
     step: int
     total: int
-    """The number of steps of the whole training; 0 if the log does not tell."""
+    """The number of steps of the whole training. It is 0 if the log does not say it."""
     quiet: float
-    """Seconds since the last write to the log."""
+    """The seconds since the last write to the log."""
     left: float | None
-    """Seconds until the end; None if the number of steps or their duration is unknown."""
+    """The remaining time in seconds. None if the number of steps or their duration is unknown."""
     error: str = ""
-    """The code of the rule that matches the final error, or the error itself."""
+    """The error that ended the training: the code of the rule that matches it, or else its text."""
     process: str = ""
     over: bool = False
-    """True if, as far as we can see, no process writes to the log any more."""
+    """True if, as far as we can tell, no process writes to the log any more."""
 
     @property
     def odd(self) -> bool:
@@ -63,7 +64,7 @@ class Ending:
         return self.standing in (Standing.STOPPED, Standing.FAILED)
 
     def text(self) -> str:
-        """Return the state as a sentence without a full stop; empty if there is nothing to say."""
+        """Describe the state in a sentence without a full stop. Empty if there is nothing to report."""
         of = _("step {step} of {total}") if self.total else _("step {step}")
         place = of.format(step=self.step, total=self.total)
         if self.standing is Standing.RUNS:
@@ -85,7 +86,7 @@ class Ending:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in the unit that reads best."""
+    """Format a duration in the most readable unit."""
     if seconds < 90:
         return _("{seconds:.0f} s").format(seconds=seconds)
     if seconds < 90 * 60:
@@ -96,10 +97,10 @@ def duration(seconds: float) -> str:
 
 
 def ending_of(follower: Follower, log: TrainingLog, quiet: float | None = None) -> Ending:
-    """Return the state of a log's training now. Only a console log tells it.
+    """Return the present state of the training that writes this log. The log must be a console log.
 
-    `quiet` is the number of seconds since the last write, if the caller has watched the log; by default the times of
-    its files tell.
+    `quiet` is the number of seconds since the last write, if the caller has watched the log. Otherwise, the
+    modification times of the log's files are used.
     """
     files = follower.files()
     quiet = quiet_of(follower) if quiet is None else quiet
@@ -128,7 +129,8 @@ def ending_of(follower: Follower, log: TrainingLog, quiet: float | None = None) 
 
 
 def quiet_of(follower: Follower) -> float:
-    """Return the seconds since the last write to a log, by the wall clock, which may have been set meanwhile."""
+    """Return the seconds since the last write to a log. They are computed with the wall clock, so they are wrong if
+    the clock was changed."""
     return min(map(_quiet, follower.files()), default=0.0)
 
 

@@ -1,4 +1,5 @@
-"""Checks for installed packages, and for the extras of some commands: pictures, live screens, YAML, data sets."""
+"""Checks that packages are installed, such as those of the extras that some commands need: plots, live screens, YAML,
+data sets."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from verl_npu.language import gettext as _
 
 
 def is_installed(module: str) -> bool:
-    """Tell whether a module, given by its full name, can be found for import."""
+    """Tell whether Python can find a module. `module` is its full dotted name."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # its parent package is missing
@@ -17,7 +18,7 @@ def is_installed(module: str) -> bool:
 
 
 def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = SourceError) -> None:
-    """Raise `error` if a package of an extra is not installed, before any work is done."""
+    """Raise `error` if a package of an extra is not installed. Commands call this before they start any work."""
     if not is_installed(package):
         raise error(
             subject=purpose,

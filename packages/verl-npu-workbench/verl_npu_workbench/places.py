@@ -1,4 +1,4 @@
-"""Atomic writes: a reader never sees half a file."""
+"""Atomic writing of files: a reader never sees a half-written file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a file atomically: if the command is interrupted, the file keeps its old content.
+    """Write a file atomically. If the command is interrupted, the file keeps its old content.
 
-    Raises OSError if the file system refuses.
+    Raises OSError if the file cannot be written.
     """
     if path.exists() and not path.is_file():
         # A pipe or a terminal cannot be replaced.

@@ -1,11 +1,11 @@
-"""Child processes with all their descendants, signals, and ports.
+"""Handles child processes with all their descendants, signals, and ports.
 
 Ray's workers and their children lose their parents when Ray ends. The kernel gives orphans to the nearest ancestor
 that asks for them (PR_SET_CHILD_SUBREAPER, prctl(2)). They therefore stay descendants of the command, which finds them
 by their ids and never touches anybody else's process.
 
-Ctrl-C, SIGTERM, and SIGHUP end a command together with everything that it started (`ended_whole`). Where the work must
-not be left half done, signals are noted and acted on later (`Interruptions`).
+Ctrl-C, SIGTERM, and SIGHUP end a command together with everything that it started (`ended_whole`). Where work must not
+be left half done, signals are only recorded, and they take effect later (`Interruptions`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _KILLED = 10.0
-"""Seconds that the kernel gets to end a killed process; one that waits for a device may take longer."""
+"""The seconds that the kernel gets to end a killed process. A process that waits for a device may take longer."""
 
 
 _WITHOUT_P = "import sys; del sys.path[0]; del sys.argv[0]; import runpy; runpy.{run}(sys.argv[0], {more})"
 
 
 def own_python(*words: str) -> list[str]:
-    """Return a command line that runs Python without importing anything from the working folder.
+    """Return a command line that runs Python without importing anything from the working directory.
 
-    `words` are `-m` and a module, or a file, each with its arguments; or `-c` and code, if the caller knows what the
-    code imports.
+    `words` are `-m` and a module, or a file, followed by its arguments. They may also be `-c` and code, if the caller
+    knows that the code imports nothing from there.
     """
     # Python 3.10 has no option -P: a line of code does the same.
     if sys.version_info >= (3, 11):
@@ -61,7 +61,7 @@ class Started:
     output: IO[bytes] | None
 
     def last_lines(self, count: int) -> tuple[str, ...]:
-        """Return the last lines of its output, without empty ones."""
+        """Return the last lines of the process's output that are not empty."""
         if self.output is None:
             return ()
         self.output.seek(0)
@@ -70,7 +70,7 @@ class Started:
 
 
 class ProcessTree:
-    """The processes that this command starts, with their descendants. For the main thread only."""
+    """The processes that this command starts, with their descendants. Use it only in the main thread."""
 
     def __init__(self) -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -88,10 +88,10 @@ class ProcessTree:
     ) -> Started:
         """Start a process that the terminal's Ctrl-C does not reach. The kernel kills it if this process dies.
 
-        The kernel sends SIGKILL, because Ray can hang when it handles SIGTERM. The children of the new process
-        end, too.
+        The new process is killed with SIGKILL, because Ray can hang when it handles SIGTERM. Its children are killed,
+        too.
 
-        Its output goes to a file that `Started` reads, or to `output`. Raises OSError.
+        The output of the new process goes to `output`, or by default to a file that `Started` reads. Raises OSError.
         """
         kept = None if output else tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
         process = subprocess.Popen(
@@ -108,7 +108,7 @@ class ProcessTree:
         return self._members[process.pid]
 
     def reap(self) -> None:
-        """Reap the orphans that have ended, so that no zombies stay."""
+        """Reap the orphaned descendants that have ended, so that they do not stay zombies."""
         for member in self._members.values():
             member.process.poll()
         while True:
@@ -125,14 +125,15 @@ class ProcessTree:
                 os.waitpid(ended.si_pid, 0)
 
     def left(self) -> list[int]:
-        """Return the ids of the descendants that this process did not have at the beginning."""
+        """Return the ids of all descendants, except those that this process already had when the object was
+        created."""
         self.reap()
         return [pid for pid in descendants(os.getpid()) if pid not in self._earlier]
 
     def end(self, patience: float, impatient: Callable[[], bool] = lambda: False) -> list[int]:
-        """End all processes: send SIGTERM, and after `patience` seconds SIGKILL.
+        """End all processes: send SIGTERM and, after `patience` seconds, SIGKILL.
 
-        Returns the ids of processes that survive even that.
+        Return the ids of processes that survive even SIGKILL.
         """
         for member in self._members.values():
             if member.process.poll() is None:
@@ -183,11 +184,11 @@ def descendants(pid: int) -> list[int]:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK = 0.1
-"""Seconds between two checks while waiting."""
+"""The seconds between two checks while waiting."""
 
 
 class Interrupted(Exception):
-    """A signal asked the command to end, and `Interruptions` noted it."""
+    """Raised when `Interruptions` has recorded a signal that asks the command to end."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -195,12 +196,12 @@ class Interrupted(Exception):
 
     @property
     def status(self) -> int:
-        """The exit status that shells report for a process ended by this signal."""
+        """The exit status that shells report for a process that this signal ended."""
         return 128 + self.number
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal ends the command at once. Like KeyboardInterrupt, it is not an Exception."""
+    """Raised when a signal ends the command at once. Like KeyboardInterrupt, it is not a subclass of Exception."""
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number
@@ -213,12 +214,13 @@ def _signal_name(number: int) -> str:
 
 @contextmanager
 def ended_whole() -> Iterator[None]:
-    """Raise Signalled on Ctrl-C, SIGTERM, or SIGHUP, and then end every process that was started inside.
+    """Raise Signalled on Ctrl-C, SIGTERM, or SIGHUP, and then end every process that was started inside the `with`
+    block.
 
-    A second signal cuts the wait for those processes short. For the main thread of a program.
+    A second signal shortens the wait for those processes. Use this only in the main thread of a program.
 
-    No signal is lost. If Python swallows the error (in a destructor or in a callback from C), it is raised again a
-    moment later. If other code swallows it, it is raised again at the end.
+    No signal is lost. If Python swallows the exception (in a destructor or in a callback from C), it is raised again a
+    moment later. If other code swallows it, it is raised again at the end of the block.
     """
     processes = ProcessTree()
     came: list[int] = []
@@ -250,20 +252,22 @@ def ended_whole() -> Iterator[None]:
 
 
 def _is_on_its_way(error: BaseException | None) -> bool:
-    """Tell whether the error being handled is a signal, or was raised while one was being handled."""
+    """Tell whether the exception that is being handled is a Signalled, or was raised while a Signalled was being
+    handled."""
     while error is not None and not isinstance(error, Signalled):
         error = error.__context__
     return error is not None
 
 
 def _is_told(error: BaseException | None, number: int) -> bool:
-    """Tell whether the error that ends the program reports the signal."""
+    """Tell whether the exception that ends the program already reports this signal."""
     return isinstance(error, Signalled) or (isinstance(error, SystemExit) and error.code == 128 + number)
 
 
 @contextmanager
 def _swallowed(again: Callable[[Signalled], None]) -> Iterator[None]:
-    """Call `again` for each signal that Python only prints, because an error in a callback has no caller to reach."""
+    """Call `again` for each Signalled that Python only prints, because an exception in a C callback cannot reach a
+    caller."""
     unraisable, printed = sys.unraisablehook, sys.excepthook
 
     def unraisable_hook(found: sys.UnraisableHookArgs) -> None:
@@ -291,13 +295,13 @@ def _send_later(number: int) -> None:
 
 
 _SOON = 0.05
-"""Seconds to wait until the callback that the signal interrupted has returned."""
+"""The seconds to wait so that the callback that the signal interrupted has returned."""
 _GRACE = 5.0
-"""Seconds that started processes get to end by themselves."""
+"""The seconds that started processes get to end on their own."""
 
 
 def _handle(note: Callable[[int, FrameType | None], None]) -> dict[int, object]:
-    """Install `note` as the handler of our signals, and return the earlier handlers."""
+    """Install `note` as the handler of the signals that end a command. Return the earlier handlers."""
     before: dict[int, object] = {}
     for number in _SIGNALS:
         handler = signal.getsignal(number)
@@ -308,7 +312,7 @@ def _handle(note: Callable[[int, FrameType | None], None]) -> dict[int, object]:
 
 
 class Interruptions:
-    """A context in which signals are only recorded. It restores the earlier handlers at its end."""
+    """A context in which signals are only recorded. When the context ends, the earlier handlers are restored."""
 
     def __init__(self) -> None:
         self._came: list[int] = []
@@ -330,17 +334,17 @@ class Interruptions:
 
     @property
     def impatient(self) -> bool:
-        """Tell whether a signal came after the last one that was raised: stop waiting then."""
+        """Tell whether another signal has been received after the last one that was raised. If so, stop waiting."""
         return len(self._came) > self._seen
 
     def check(self) -> None:
-        """Raise Interrupted if the program received a signal."""
+        """Raise Interrupted if a signal has been received."""
         if self.impatient:
             self._seen = len(self._came)
             raise Interrupted(self._came[0])
 
     def pause(self, seconds: float) -> None:
-        """Wait. Raises Interrupted as soon as a signal comes."""
+        """Wait. Raises Interrupted as soon as a signal is received."""
         ends = time.monotonic() + seconds
         while True:
             self.check()
@@ -350,7 +354,7 @@ class Interruptions:
             time.sleep(min(_LOOK, left))
 
     def until(self, done: Callable[[], bool], seconds: float, every: float = _LOOK) -> bool:
-        """Wait until `done()` is true, and return False if that takes longer than `seconds`. Raises Interrupted."""
+        """Wait until `done()` returns true. Return False if that takes longer than `seconds`. Raises Interrupted."""
         ends = time.monotonic() + seconds
         while not done():
             if time.monotonic() >= ends:
@@ -360,11 +364,11 @@ class Interruptions:
 
 
 _PATIENCE = 2.0
-"""Seconds to wait for a connection."""
+"""The time limit for a connection, in seconds."""
 
 
 def why_port_is_taken(host: str, port: int) -> str:
-    """Return the system's reason why a port of this host cannot be bound; empty if it is free.
+    """Return the operating system's reason why a port of this host cannot be bound. Empty if the port is free.
 
     `host` is one of this host's addresses, or empty for all of them.
     """
@@ -378,7 +382,7 @@ def why_port_is_taken(host: str, port: int) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return that many different ports that are free now."""
+    """Return that many different ports that are currently free."""
     opened = [socket.socket() for _ in range(count)]
     try:
         for each in opened:

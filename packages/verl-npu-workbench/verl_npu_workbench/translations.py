@@ -1,4 +1,4 @@
-"""Registers this distribution's catalogue of translations. Modules that print its texts import this one."""
+"""Registers the translations of this distribution. Modules that print translated texts import this module."""
 
 from __future__ import annotations
 

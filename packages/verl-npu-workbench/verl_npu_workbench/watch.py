@@ -1,12 +1,12 @@
 """A running training: where its time goes, its curves, and what is odd about it.
 
-The phases of a step are verl's timers that do not overlap. Their names are those of `marked_timer` in verl's trainers
-at all pins. Nested timers are left out: the parts of `gen` that vLLM's wrapper and the agent loop report, and every
-name with a slash.
+The phases of a step are those of verl's timers that do not overlap. Their names are the names that verl's trainers
+give to `marked_timer` at all pins. Nested timers are left out: the parts of `gen` that vLLM's wrapper and the agent
+loop report, and every name with a slash.
 
-Rules over the steps report oddities. Each is a hint to look, not a verdict on the training. The limits for the
-rollout's probabilities come from verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 suggests a precision
-issue. The other limits are our own.
+Oddities are found by rules over the steps. An oddity is a hint to look closer, not a verdict on the training. The
+limits for the rollout's probabilities come from verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 suggests a
+precision issue. The other limits are our own.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ _ROUNDING = 1.01
 
 
 def split(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase of a step, the longest first, and then the rest.
+    """Return the seconds of each phase of a step, the longest phase first, and the rest last.
 
-    There is no rest if the phases add up to more than the step: asynchronous trainers run some of them in parallel.
+    There is no rest if the phases take longer than the step, because asynchronous trainers run some of them in
+    parallel.
     """
     phases = {
         name.removeprefix(_PREFIX): seconds
@@ -74,23 +75,24 @@ def _is_phase(name: str) -> bool:
 
 
 COLLAPSED = 0.1
-"""The entropy as a share of its value at the beginning."""
+"""The entropy is collapsed below this fraction of its initial value."""
 JUMP = 5.0
-"""The gradient norm as a multiple of the median of the steps before."""
+"""The gradient norm jumps above this multiple of the median over earlier steps."""
 SLOW = 2.0
-"""The duration of a step as a multiple of the median."""
+"""A step is slow above this multiple of the median duration."""
 DRIFT_NORMAL, DRIFT_ISSUE, DRIFT_GROWTH = 0.005, 0.01, 2.0
 FEW, BEFORE = 5, 20
-"""The fewest steps for a median, and the most earlier steps that enter one."""
+"""The fewest steps from which a median is computed, and the most earlier steps that are used for one."""
 LEARNED = 0.8
-"""The mean reward as a share of the best answer's: above it the task is learned, and a low entropy is expected."""
+"""If the mean reward is above this fraction of the best answer's, the task is learned, and low entropy is expected."""
 LEAK_SHARE, LEAK_STEPS = 0.05, 0.7
-"""The growth of a host's memory as a share of its start, and the share of the steps at which it grew."""
+"""The limits for a memory leak on a host: the growth as a fraction of the initial memory, and the fraction of the
+steps at which memory grew."""
 SLOWER = 1.5
-"""The rollout's time for a token as a multiple of its value at the beginning."""
+"""The rollout is slower above this multiple of its initial time per token."""
 MISMATCH_ISSUE, MISMATCH_GROWTH = 0.01, 3.0
 CUT, CUT_MORE = 0.25, 2.0
-"""The share of answers that are cut off, and that share as a multiple of its value at the beginning."""
+"""Two limits for answers that are cut off: their fraction, and a multiple of their initial fraction."""
 
 
 class Kind(Enum):
@@ -134,7 +136,7 @@ class Oddity:
 
     kind: Kind
     step: int
-    """The first step that shows it."""
+    """The first step at which it is visible."""
     text: str
     """The observation, as a sentence without a full stop."""
 
@@ -186,7 +188,7 @@ def _entropy(log: TrainingLog) -> Iterator[Oddity]:
 
 
 def _learned(log: TrainingLog) -> bool:
-    """Tell whether the mean reward is close to the reward of the best answer."""
+    """Tell whether the mean reward is close to the best answer's reward."""
     means, best = (
         [*_finite(REWARD.of(log)).values()][-FEW:],
         [*_finite(log.series("critic/rewards/max")).values()][-FEW:],
@@ -252,7 +254,7 @@ def _slowest_phase(log: TrainingLog, slow: int, phases: Mapping[str, Sequence[fl
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Return the median of sorted values without one of them."""
+    """Return the median of the sorted values after leaving out one occurrence of `value`."""
     place, left = bisect_left(ordered, value), len(ordered) - 1
     low, high = ((left - 1) // 2, left // 2)
     return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
@@ -289,9 +291,11 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
 
 
 def _first_and_last(log: TrainingLog, metric: Metric) -> tuple[float, float, int] | None:
-    """Return the median of the first steps, that of the last steps, and the first of the last steps.
+    """Return three numbers: the median over the first steps, the median over the last steps, and the number of the
+    first of these last steps.
 
-    Returns None if there are too few steps. The first step does not count, because a run compiles and warms up there.
+    Return None if there are too few steps. The first step of the training is left out, because it includes compilation
+    and warm-up.
     """
     values = _finite(metric.of(log))
     rows = [*values.items()][1:]
@@ -400,9 +404,9 @@ class State:
     """The duration of that step."""
     phases: tuple[Phase, ...]
     tokens_per_second: float | None
-    """The throughput of all NPUs together."""
+    """The number of tokens per second on all NPUs together."""
     throughput: float | None
-    """Tokens per second and NPU, as verl reports it."""
+    """The number of tokens per second and NPU, as verl reports it."""
     odd: tuple[Oddity, ...]
     waiting: Waiting | None = None
     """Which side waits for the other, if the training is asynchronous and the log shows it."""
@@ -416,7 +420,7 @@ class State:
 
 
 def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
-    """Return the snapshot that a log gives, or None while it has no step."""
+    """Return the snapshot of a training from its log. None if the log has no step yet."""
     if not log.steps:
         return None
     seconds, tokens = STEP_SECONDS.of(log).get(log.last), TOKENS.of(log).get(log.last)

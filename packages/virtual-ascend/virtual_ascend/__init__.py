@@ -1,13 +1,13 @@
 """The virtual Ascend: a PyTorch device called `npu` that computes on the CPU and speaks `hccl` over loopback.
 
 It is off unless `VIRTUAL_ASCEND=<number of NPUs>` is set. Everything it computes is simulated: it shows whether a
-program runs on the `npu` device, and not the numbers, the HCCL, or the speed of a real NPU. Programs can read this in
-`torch_npu.__simulated__`.
+program runs on the `npu` device, but not the numerical results, the HCCL, or the speed of a real NPU. Programs can
+check `torch_npu.__simulated__`.
 
-The public parts are the functions here, `virtual_ascend.ledger`, `virtual_ascend.testing`, `virtual_ascend.errors`,
-and the variables in `virtual_ascend.variables`. A package that has something to do when virtual NPUs come up names a
-function without arguments in the entry points `virtual_ascend.extensions`. The virtual Ascend calls it once in each
-process with virtual NPUs, before `import torch` returns.
+The public API consists of the functions here, `virtual_ascend.ledger`, `virtual_ascend.testing`,
+`virtual_ascend.errors`, and the variables in `virtual_ascend.variables`. A package that must run code when virtual
+NPUs are loaded registers a function without arguments under the entry point group `virtual_ascend.extensions`. The
+virtual Ascend calls it once in each process with virtual NPUs, before `import torch` returns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def autoload() -> None:
-    """Bring up virtual NPUs if they are asked for, at the end of `import torch`; never raise."""
+    """If virtual NPUs are requested, load them at the end of `import torch`. This function never raises an error."""
     # Without virtual NPUs, this line is all that the package costs.
     if os.environ.get("VIRTUAL_ASCEND", "").strip("0 "):
         from . import activation
@@ -44,14 +44,14 @@ def autoload() -> None:
 
 
 def requested(environ: Mapping[str, str] | None = None) -> bool:
-    """Tell whether the environment asks for virtual NPUs: `VIRTUAL_ASCEND` is neither empty nor zero."""
+    """Tell whether the environment requests virtual NPUs: `VIRTUAL_ASCEND` is neither empty nor zero."""
     from .variables import asked_for
 
     return asked_for(environ)
 
 
 def configured_npus(environ: Mapping[str, str] | None = None) -> int:
-    """Return the number of NPUs that this machine pretends to have; 0 if none was asked for.
+    """Return the number of NPUs that this machine pretends to have. It is 0 if no virtual NPUs are requested.
 
     Raises:
         SettingError: `VIRTUAL_ASCEND` is not a number of NPUs.
@@ -62,31 +62,33 @@ def configured_npus(environ: Mapping[str, str] | None = None) -> int:
 
 
 def is_loaded() -> bool:
-    """Tell whether virtual NPUs are up in this process."""
+    """Tell whether virtual NPUs are loaded in this process."""
     return bool(description())
 
 
 def description() -> str:
-    """Describe what is simulated in this process, for a program's summary; return "" if nothing is."""
+    """Describe what is simulated in this process, so that a program can print it. Return "" if nothing is
+    simulated."""
     return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
 
 
 def has_own_torch_npu() -> bool:
-    """Tell whether this process uses the virtual Ascend's own torch_npu, and not an installed wheel."""
+    """Tell whether this process uses the virtual Ascend's own torch_npu instead of an installed wheel."""
     from .device import extension
 
     return extension.is_loaded()
 
 
 def expose() -> None:
-    """Make `torch_npu` importable, without importing torch.
+    """Make `torch_npu` importable without importing torch.
 
-    An installed wheel of torch_npu will find a stub CANN. Without a wheel, or if our own torch_npu is asked for, our
-    packages `torch_npu` and `acl` are put on `sys.path`.
+    If a wheel of torch_npu is installed, it will find a stub CANN. If no wheel is installed, or if our own torch_npu
+    is requested, our packages `torch_npu` and `acl` are put on `sys.path`.
 
     Raises:
-        RealAscendError: this machine has a CANN, or a wheel's torch_npu is imported although ours is asked for.
-        SettingError: a variable of the virtual Ascend has a value that is not understood.
+        RealAscendError: this machine has a CANN, or a wheel's torch_npu is already imported although ours is
+        requested.
+        SettingError: a variable of the virtual Ascend has an invalid value.
     """
     from . import activation
 
@@ -94,10 +96,11 @@ def expose() -> None:
 
 
 def load() -> None:
-    """Bring up the device, hccl, `torch.npu`, `torch_npu`, `acl`, `npu-smi`, and CANN in this process, once.
+    """Load the device, hccl, `torch.npu`, `torch_npu`, `acl`, `npu-smi`, and CANN in this process. Repeated calls do
+    nothing.
 
     Raises:
-        VirtualAscendError: a subclass of it says what is missing, or which variable is not understood.
+        VirtualAscendError: a subclass of it says what is missing, or which variable is invalid.
     """
     from . import activation
 

@@ -1,4 +1,4 @@
-"""Starts the virtual Ascend in a process that asks for it.
+"""Starts the virtual Ascend in a process that requests it.
 
 If VIRTUAL_ASCEND is set, `virtual_ascend.pth` and `virtual_ascend_entry` import this module as Python starts. Waiting
 for torch would be too late: torch imports the entry points of installed packages in no fixed order, and a torch_npu
@@ -15,14 +15,15 @@ from .errors import VirtualAscendError
 from .settings import Settings
 
 EXTENSIONS = "virtual_ascend.extensions"
-"""The entry points of packages that extend virtual NPUs."""
+"""The entry point group of packages that extend virtual NPUs."""
 
 _exposed = False
 _finished = False
 
 
 def autoload() -> None:
-    """Load the virtual Ascend, or warn why it cannot be loaded: nothing may raise at the end of `import torch`."""
+    """Load the virtual Ascend. If that fails, warn about the reason instead of raising an error, because no error may
+    escape at the end of `import torch`."""
     from .reporting import warn
 
     if not variables.asked_for():
@@ -42,7 +43,7 @@ def autoload() -> None:
 
 
 def expose() -> None:
-    """Make `torch_npu` importable, once. Raises as `virtual_ascend.expose` does."""
+    """Make `torch_npu` importable. Repeated calls do nothing. Raises the same errors as `virtual_ascend.expose`."""
     from . import camem, choice, exposure, imports, vision
 
     global _exposed
@@ -66,7 +67,7 @@ def expose() -> None:
 
 
 def load() -> None:
-    """Bring everything up, once. Raises as `virtual_ascend.load` does."""
+    """Load the virtual Ascend. Repeated calls do nothing. Raises the same errors as `virtual_ascend.load`."""
     from . import choice, loading
     from .real import loading as real
 
@@ -76,7 +77,7 @@ def load() -> None:
 
 
 def _finish() -> None:
-    """Call the extensions, once virtual NPUs are up."""
+    """Call the extensions. Do this after virtual NPUs are loaded."""
     global _finished
     if _finished or not is_loaded():
         return

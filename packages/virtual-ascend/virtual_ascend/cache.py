@@ -1,7 +1,7 @@
-"""The cache of compiled libraries. A library in it is complete, or it is not loaded.
+"""The cache of compiled libraries. An incomplete library in the cache is never loaded.
 
 A file beside each finished library holds its size, because loading a truncated library ends the process with SIGBUS. A
-library is not loaded either if another user could have planted it. A shared cache may be read-only if it has every
+library that another user could have planted is not loaded either. A shared cache may be read-only if it contains every
 library that is needed.
 """
 
@@ -32,9 +32,10 @@ def is_finished(library: Path) -> bool:
 
 
 def publish(built: Path, library: Path) -> None:
-    """Move a built library into its place, so that no process ever sees half of it.
+    """Move a built library to its final path, so that no process ever sees an incomplete file.
 
-    The bytes reach the disk before the name does, so after a power failure the library is complete or missing.
+    The content is written to disk before the name. After a power failure, the library is therefore complete or
+    missing.
     """
     with open(built, "rb") as stream:
         os.fsync(stream.fileno())
@@ -48,7 +49,8 @@ def publish(built: Path, library: Path) -> None:
 
 
 def put(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file so that no process ever sees half of it, even if many write it at once."""
+    """Write a file so that no process ever sees an incomplete one, even if many processes write it at the same
+    time."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         fresh.write_bytes(content)
@@ -60,7 +62,7 @@ def put(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def writing(subject: str) -> Iterator[None]:
-    """Turn an OSError of the enclosed writes to the cache into a BuildError."""
+    """Convert an OSError in the `with` block, which writes to the cache, into a BuildError."""
     try:
         yield
     except OSError as error:
@@ -83,7 +85,7 @@ def unloadable(path: Path, found: str) -> BuildError:
 
 
 def check_owner(path: Path) -> None:
-    """Raise BuildError if anybody but this user and root could have written this file or its folder."""
+    """Raise BuildError if anybody except this user and root could have written this file or its folder."""
     for each in (path, path.parent):
         found = each.stat()
         # In a folder with the sticky bit, nobody can replace another user's file.
@@ -112,7 +114,7 @@ def _is_private(group: int) -> bool:
 def work_folder(parent: Path) -> Iterator[Path]:
     """Make a new folder to build in, and remove the folders that killed builds left beside it.
 
-    Hold a lock: another process that builds in `parent` would lose its folder.
+    The caller must hold a lock. Otherwise, another process that builds in `parent` could lose its folder.
     """
     for left in parent.glob(f"{_BUILD}*"):
         shutil.rmtree(left, ignore_errors=True)

@@ -1,8 +1,8 @@
 """Stands in for the library that vllm-ascend compiles against CANN.
 
-That library has the allocator of the sleep mode, which the virtual device has too (device/csrc/pool.cpp), and
-operators. The operators that its experts need are in operators/of_vllm_ascend.py. vllm-ascend works without the
-others, as it does in builds that leave them out.
+That library has two parts. The first is the allocator for sleep mode, which the virtual device has, too
+(device/csrc/pool.cpp). The second is a set of operators. Those that vllm-ascend's experts need are in
+operators/of_vllm_ascend.py. vllm-ascend works without the others, as it does in builds that leave them out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stand-ins for the command `npu-smi` and for the CANN folder of $ASCEND_HOME_PATH, which programs look at.
+"""Stand-ins for the command `npu-smi` and for the CANN folder at $ASCEND_HOME_PATH. Programs read both.
 
 Programs read `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
 `$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, for example to choose between device IPC and shared
-memory. From driver 25.3.rc1 on some choose IPC; the default here is older. `VIRTUAL_ASCEND_DRIVER_VERSION` and
-`VIRTUAL_ASCEND_CANN_VERSION` set other versions.
+memory. Some programs choose IPC from driver 25.3.rc1 on. The default here is an older driver.
+`VIRTUAL_ASCEND_DRIVER_VERSION` and `VIRTUAL_ASCEND_CANN_VERSION` set other versions.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _PARTS = ("runtime", "compiler", "opp")
 
 
 def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, driver_version: str) -> None:
-    """Put `npu-smi` on the PATH and set ASCEND_HOME_PATH and ASCEND_OPP_PATH, for this process and its children.
+    """Put `npu-smi` on PATH, and set ASCEND_HOME_PATH and ASCEND_OPP_PATH, for this process and its children.
 
-    A real `npu-smi` or CANN folder is left alone.
+    If there is a real `npu-smi` or CANN folder, it is left unchanged.
 
     Raises:
         BuildError: the stand-ins cannot be written to the cache.
@@ -100,7 +100,7 @@ def _install(cache: Path, environ: MutableMapping[str, str], cann_version: str, 
 
 
 def _writable(cache: Path) -> Path:
-    """Return the cache, or a folder of this user if the cache is read-only."""
+    """Return the cache folder. If it is read-only, return a folder of this user."""
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     if os.access(existing, os.W_OK):
         return cache

@@ -1,4 +1,4 @@
-"""Chooses the torch_npu of virtual NPUs: an installed wheel, or our own."""
+"""Chooses the torch_npu that virtual NPUs use: an installed wheel, or our own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .settings import Settings
 
 
 def is_real(settings: Settings) -> bool:
-    """Tell whether virtual NPUs use the installed torch_npu, over a stub CANN.
+    """Tell whether virtual NPUs use the installed torch_npu on top of a stub CANN.
 
     Raises:
-        SettingError: the setting asks for an installed torch_npu, and none is installed.
+        SettingError: the setting requires an installed torch_npu, but none is installed.
     """
     if settings.torch_npu == "ours":
         return False

@@ -13,10 +13,10 @@ _installed = False
 
 
 def install() -> None:
-    """Make torch.compile return its argument unchanged for the backend Inductor. Repeated calls do nothing.
+    """Make torch.compile with the backend Inductor return its argument unchanged. Repeated calls do nothing.
 
-    This applies to the whole process, including tensors on the CPU: the device is only known when the result is
-    called.
+    This applies to the whole process, including tensors on the CPU, because the device is known only when the compiled
+    function is called.
     """
     global _installed
     if _installed:

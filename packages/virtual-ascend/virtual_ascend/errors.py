@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class VirtualAscendError(RuntimeError):
-    """The root of all errors of the virtual Ascend; its text is one line."""
+    """The base class of all errors of the virtual Ascend. The message is one line."""
 
     def __init__(self, *, subject: str, found: str, fix: str, expected: str = "") -> None:
         self.subject = subject
@@ -32,11 +32,11 @@ def _rebuild(kind: type[VirtualAscendError], subject: str, expected: str, found:
 
 
 class SettingError(VirtualAscendError):
-    """An environment variable has a value that is not understood."""
+    """An environment variable has an invalid value."""
 
 
 class RealAscendError(VirtualAscendError):
-    """This environment has a real torch_npu or CANN, and the virtual Ascend does not load beside it."""
+    """This environment has a real torch_npu or CANN, and the virtual Ascend does not load beside one."""
 
 
 class BuildError(VirtualAscendError):

@@ -1,4 +1,4 @@
-"""Makes our `torch_npu` and CANN's `acl` importable, by folders on `sys.path`, like installed packages."""
+"""Makes our `torch_npu` and CANN's `acl` importable by adding folders to `sys.path`, as if they were installed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .errors import RealAscendError
 
 SITE = Path(__file__).parent / "site"
 CANN_SITE = Path(__file__).parent / "site_cann"
-"""The Python packages that come with CANN and not with torch_npu. Ray counts a machine's NPUs with `acl`."""
+"""The folder of the Python packages that come with CANN instead of torch_npu. Ray counts a machine's NPUs with
+`acl`."""
 
 
 def expose(*, first: bool = False) -> None:
-    """Put `site/` on `sys.path`, once. With `first` it hides an installed torch_npu.
+    """Put `site/` on `sys.path`. Repeated calls do nothing. With `first`, it hides an installed torch_npu.
 
     Raises:
-        RealAscendError: another torch_npu is imported already, or is installed and `first` is not set.
+        RealAscendError: another torch_npu is already imported, or one is installed and `first` is not set.
     """
     folder = str(SITE)
     found = _foreign_torch_npu(folder, hidden=first)
@@ -38,13 +39,13 @@ def expose(*, first: bool = False) -> None:
 
 
 def expose_cann() -> None:
-    """Put `site_cann/` on `sys.path`, once."""
+    """Put `site_cann/` on `sys.path`. Repeated calls do nothing."""
     if str(CANN_SITE) not in sys.path:
         sys.path.append(str(CANN_SITE))
 
 
 def withdraw() -> None:
-    """Undo `expose`: take `torch_npu` and `acl` off `sys.path` and out of `sys.modules`."""
+    """Undo `expose`: remove `torch_npu` and `acl` from `sys.path` and `sys.modules`."""
     for folder in map(str, (SITE, CANN_SITE)):
         if folder in sys.path:
             sys.path.remove(folder)

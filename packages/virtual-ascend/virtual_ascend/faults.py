@@ -1,4 +1,5 @@
-"""Failures that the user asks for in `VIRTUAL_ASCEND_FAULTS`, separated by commas, and how they are made to happen.
+"""Failures that the user requests in `VIRTUAL_ASCEND_FAULTS`, separated by commas, and the code that makes them
+happen.
 
 Each has the form `KIND:KEY=VALUE:...`:
 
@@ -9,7 +10,8 @@ Each has the form `KIND:KEY=VALUE:...`:
     oom:above=1.5                  every allocation above 1.5 GiB runs out of memory
     fail:operator=npu_rms_norm:call=2   the second call of torch_npu.npu_rms_norm fails (without `call`: every one)
 
-Every kind takes `rank`; without it, the fault is for all ranks. Each process counts for itself, from 1.
+Every kind takes `rank`. Without it, the fault applies to all ranks. Each process has its own counters, which start at
+1.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One failure. `rank` None means every rank. The fields that its kind does not take are None."""
+    """One requested failure. If `rank` is None, it applies to every rank. Fields that its kind does not use are
+    None."""
 
     kind: Kind
     rank: int | None = None
@@ -152,7 +155,8 @@ T = TypeVar("T")
 
 
 class Device(Protocol):
-    """The part that makes faults below the operators: our compiled device, or the stub CANN under a real torch_npu."""
+    """The part that causes faults below the operators: our compiled device, or the stub CANN under a real
+    torch_npu."""
 
     def die_at_collective(self, collective: int, rank: int) -> None: ...
     def slow_collectives(self, seconds: float, rank: int) -> None: ...
@@ -162,8 +166,8 @@ class Device(Protocol):
 
 
 def install(device: Device, faults: Iterable[Fault]) -> None:
-    """Tell the device about the faults that it makes. `wrap`, or under a real torch_npu its compute module, makes
-    operators fail."""
+    """Tell the device which faults it must cause. Failures of operators are caused elsewhere: by `wrap`, or under a
+    real torch_npu by its compute module."""
     for fault in faults:
         rank = _rank_of(fault)
         if fault.collective is not None:
@@ -179,12 +183,13 @@ def install(device: Device, faults: Iterable[Fault]) -> None:
 
 
 def failing(faults: Iterable[Fault]) -> list[tuple[str, int, int]]:
-    """Return the operators that must fail, with the number of the call (0: every one) and the rank (-1: every one)."""
+    """Return the operators that must fail, each with the number of the failing call (0: every call) and the rank (-1:
+    every rank)."""
     return [(fault.operator, fault.call or 0, _rank_of(fault)) for fault in faults if fault.operator is not None]
 
 
 def check_operators(faults: Iterable[Fault], operators: Collection[str], owner: str) -> None:
-    """Check that `owner` has every operator that must fail.
+    """Check that `owner` has every operator that is requested to fail.
 
     Raises:
         SettingError: a fault names an unknown operator.
@@ -210,7 +215,7 @@ def _rank_of(fault: Fault) -> int:
 def wrap(
     operators: dict[str, Callable[..., T]], faults: Iterable[Fault], rank: Callable[[], int]
 ) -> dict[str, Callable[..., T]]:
-    """Return the operators, with those that must fail replaced by ones that fail.
+    """Return the operators. Those that must fail are wrapped in functions that fail.
 
     Raises:
         SettingError: a fault names an operator that the virtual Ascend does not have.

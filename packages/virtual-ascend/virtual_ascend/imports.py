@@ -1,6 +1,6 @@
-"""Hooks that run when a module is imported: before it is executed, or right after.
+"""Hooks that run when a module is imported: before its code is executed, or right after.
 
-wrapt has only hooks that run afterwards, and a stub CANN must exist before torch_npu is executed.
+wrapt offers only hooks that run afterwards, but a stub CANN must exist before torch_npu's code is executed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ _after: dict[str, list[Hook]] = {}
 
 
 def before(name: str, hook: Hook) -> None:
-    """Call `hook` with the module before it is executed; never, if it has been imported already."""
+    """Call `hook` with the module before the module's code is executed. If the module is already imported, the hook is
+    never called."""
     _before.setdefault(name, []).append(hook)
     _watch()
 
 
 def after(name: str, hook: Hook) -> None:
-    """Call `hook` with the module right after it is executed; at once, if that has happened already."""
+    """Call `hook` with the module right after the module's code is executed. If the module is already imported, the
+    hook is called at once."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         hook(module)
@@ -40,7 +42,7 @@ def _watch() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Asks the other finders, and lets `_Loader` load the module."""
+    """Finds modules with the other finders, and makes `_Loader` load them."""
 
     def __init__(self) -> None:
         self._searching: set[str] = set()

@@ -1,8 +1,9 @@
-"""The ledger of what a program costs the virtual NPUs of its process. It is public, so that planners can build on it.
+"""The ledger records the memory, work, and messages that a program would cost its NPUs. It is public, so that planners
+can build on it.
 
-It has each block of memory with its lifetime and holder, the work of each operator, and each message. A process can be
-the only rank of groups that have their true size (`be_alone`), and its tensors can be phantoms
-(`VIRTUAL_ASCEND_PHANTOM`). So a laptop can estimate one rank of a large job.
+It records each block of memory with its lifetime and holder, the work of each operator, and each message. A process
+can be the only real rank in groups of full size (`be_alone`), and its tensors can be phantoms
+(`VIRTUAL_ASCEND_PHANTOM`). A laptop can therefore estimate one rank of a large job.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ __all__ = [
 
 
 class Block(NamedTuple):
-    """A block of memory. Its times are readings of the ledger's clock."""
+    """A block of memory. Times are readings of the ledger's clock."""
 
     size: int
-    """In bytes."""
+    """The size in bytes."""
     allocated: int
     freed: int
-    """0 if it has not been freed."""
+    """The time at which the block was freed. It is 0 if the block has not been freed."""
     holder: int
-    """The holder that `mark` was told, or the one that the ledger found by itself (csrc/ledger.h)."""
+    """The holder that was set with `mark`, or otherwise the one that the ledger determined itself (csrc/ledger.h)."""
 
 
 class Work(NamedTuple):
-    """The calls of one operator."""
+    """All calls of one operator."""
 
     name: str
     calls: int
     flops: float
     bytes: float
     seconds: float
-    """The least time, from the flops and bytes a second that `start` was given."""
+    """The minimum time in seconds, at the peak speeds that were passed to `start`."""
 
 
 class Message(NamedTuple):
-    """The messages of one kind in groups of one size."""
+    """All messages of one kind in groups of one size."""
 
     name: str
     group_size: int
@@ -69,12 +70,12 @@ def start(flops: float, bytes: float) -> None:
 
 
 def clock() -> int:
-    """Return how many allocations and frees there have been."""
+    """Return the number of allocations and frees so far. The ledger uses this number as its clock."""
     return extension().ledger_clock()
 
 
 def blocks() -> list[Block]:
-    """Return every block since the start."""
+    """Return every block that was allocated since the start."""
     return [Block(*block) for block in extension().ledger_blocks()]
 
 
@@ -84,21 +85,22 @@ def mark(data: int, holder: int) -> None:
 
 
 def add_work(name: str, flops: float, bytes: float) -> None:
-    """Add the cost of one call of an operator that the ledger cannot see into."""
+    """Add the cost of one call of an operator whose cost the ledger cannot determine itself."""
     extension().work_in_ledger(name, flops, bytes)
 
 
 def take() -> tuple[list[Work], list[Message]]:
-    """Return the work and the messages since the last call of this function."""
+    """Return the work and the messages since the last call of `take`."""
     work, messages = extension().take_ledger()
     return [Work(*each) for each in work], [Message(*each) for each in messages]
 
 
 def groups() -> int:
-    """Return how many process groups with other ranks have communicated."""
+    """Return the number of process groups that have communicated and that include other ranks."""
     return extension().groups_in_ledger()
 
 
 def phantom_bytes() -> int:
-    """Return the size in bytes from which a tensor is a phantom, which is counted but not computed; 0 if none is."""
+    """Return the number of bytes from which on a tensor is a phantom, which is counted but not computed. It is 0 if
+    phantoms are off."""
     return extension().phantom() if is_loaded() else 0

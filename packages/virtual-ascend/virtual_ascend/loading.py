@@ -1,4 +1,4 @@
-"""Brings the virtual Ascend up in one process, in the same order as torch_npu."""
+"""Loads the virtual Ascend in one process, in the same order as torch_npu."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _SET = ("PATH", HOME, OPERATORS, HCCL_LIBRARY)
 
 
 def load() -> None:
-    """Load the virtual Ascend, once. A call during a load, because torch_npu imports us back, returns at once.
+    """Load the virtual Ascend. Repeated calls do nothing. torch_npu imports this package while it is loading; such a
+    nested call returns at once.
 
-    Afterwards everything is loaded, or nothing is: after a failure `torch_npu` cannot be imported, and each further
-    call raises the same error.
+    Either everything or nothing is loaded. After a failure, `torch_npu` cannot be imported, and each further call
+    raises the same error.
 
     Raises:
         VirtualAscendError: a subclass of it says what is missing.
-        SettingError: a variable of the virtual Ascend has a value that is not understood.
+        SettingError: a variable of the virtual Ascend has an invalid value.
     """
     global _failure, _loading
     with _lock:

@@ -20,19 +20,20 @@ def _recorded() -> dict[str, dict[str, str]]:
 
 
 def release(version: str) -> Version:
-    """Return the release that a version belongs to. Candidates and builds count as the release, post-releases do
-    not."""
+    """Return the release that a version belongs to. Release candidates and builds count as the release, but
+    post-releases do not."""
     read = Version(version)
     return Version(read.base_version if read.post is None else f"{read.base_version}.post{read.post}")
 
 
 def outside(module: str, version: str) -> list[str]:
-    """Return the recorded names of a module that this version does not have, because it is older or newer."""
+    """Return the recorded names of a module that do not exist in this version, because it is older or newer."""
     return sorted(_recorded().get(module, {}).keys() - set(of_module(module, version)))
 
 
 def of_module(module: str, version: str) -> list[str]:
-    """Return the names of a module in a version, or in the oldest recorded version if that is newer."""
+    """Return the names of a module in a version. If the version is older than all recorded ones, use the oldest
+    recorded version."""
     # The versions in which a name appeared, disappeared, appeared again ...
     changes = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}
     oldest = min((versions[0] for versions in changes.values()), default=Version("0"))

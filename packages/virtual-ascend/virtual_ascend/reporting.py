@@ -1,7 +1,7 @@
-"""The lines that the virtual Ascend writes to stderr, each once in a process.
+"""The messages that the virtual Ascend writes to stderr. Each message is written once in a process.
 
-They go through the logger `virtual_ascend`. If the user gives that logger a handler, the handler gets the lines, and
-stderr does not. `logging.getLogger("virtual_ascend").setLevel("ERROR")` silences them.
+They are sent to the logger `virtual_ascend`. If the user adds a handler to that logger, the handler gets the messages
+instead of stderr. `logging.getLogger("virtual_ascend").setLevel("ERROR")` silences them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _said: set[str] = set()
 
 
 def report(line: str) -> None:
-    """Write a line about something that is as it should be, once."""
+    """Write a message about normal operation, once."""
     _say(line, logging.INFO)
 
 
 def warn(line: str) -> None:
-    """Write a line that the user must read. The same line is written only once."""
+    """Write a message that the user must read. The same message is written only once."""
     _say(line, logging.WARNING)
 
 

@@ -1,6 +1,6 @@
-"""The settings of the virtual Ascend, from environment variables.
+"""The settings of the virtual Ascend, read from environment variables.
 
-Only the standard library is imported, because they are read at the end of every `import torch`.
+This module imports only the standard library, because the settings are read at the end of every `import torch`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Settings:
     memory: float
     """The memory of one NPU, in GiB."""
     phantom: float
-    """The size in MiB from which a tensor is a phantom; 0 if none is."""
+    """The size in MiB from which on a tensor is a phantom. It is 0 if phantoms are off."""
     torch_npu: str
     """The torch_npu that virtual NPUs use: "real", "ours", or "auto"."""
     delayed_copies: bool
@@ -37,10 +37,10 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Parse the environment.
+        """Parse the environment variables.
 
         Raises:
-            SettingError: a variable has a value that is not understood, or no NPU is asked for.
+            SettingError: a variable has an invalid value, or no NPUs are requested.
         """
         return cls(
             devices=_devices(environ),

@@ -1,8 +1,9 @@
-"""Changes TORCH_DEVICE_BACKEND_AUTOLOAD as the import of torch_npu does, which depends on the version.
+"""Changes TORCH_DEVICE_BACKEND_AUTOLOAD in the same way as the import of torch_npu, which depends on torch_npu's
+version.
 
-torch_npu sets the variable to 0 before it imports torch, which would otherwise import torch_npu again. If torch was
-imported first, the variable is set back. If torch_npu comes first, some versions leave it at 0, and the children of
-the process start without torch_npu.
+torch_npu sets the variable to 0 before it imports torch, because torch would otherwise import torch_npu again. If
+torch was imported first, torch_npu restores the variable. If torch_npu is imported first, some versions leave it at 0.
+The child processes then start without torch_npu.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from . import variables
 from .variables import AUTOLOAD
 
 _RESTORING = ("2.7.1.post11", "2.9.0.post9", "2.10.0.post7", "2.12.0.post3")
-"""The first version of each series that sets the variable back; from 2.13 on every version does."""
+"""The first version of each release series that restores the variable. From 2.13 on, every version does."""
 
 
 def switch_off() -> str:
-    """Set the variable to 0, and return its value before."""
+    """Set the variable to 0, and return its previous value."""
     before = os.environ.get(AUTOLOAD, "1")
     os.environ[AUTOLOAD] = "0"
     return before
 
 
 def switch_back(before: str, torch_was_there: bool) -> None:
-    """Set the variable back if torch came first, or if the torch_npu that we pretend to be does so."""
+    """Restore the variable if torch was imported first, or if the torch_npu that we pretend to be always restores
+    it."""
     if torch_was_there or restores(variables.TORCH_NPU_VERSION.text()):
         os.environ[AUTOLOAD] = before
 

@@ -1,6 +1,6 @@
 """The environment variables of the virtual Ascend, each with its allowed values and its default.
 
-Here are also the names of the variables of Ascend's software that the virtual Ascend reads or sets.
+This module also names the variables of Ascend's software that the virtual Ascend reads or sets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOME = "ASCEND_HOME_PATH"
 OPERATORS = "ASCEND_OPP_PATH"
 """The folder of CANN's operators."""
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""torch's own: with 0, `import torch` loads no backend."""
+"""A variable of torch. If it is 0, `import torch` loads no backend."""
 HCCL_LIBRARY = "HCCL_SO_PATH"
 """The path of the libhccl.so that vllm-ascend loads."""
 HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
@@ -39,16 +39,16 @@ class Variable:
         VARIABLES[name] = self
 
     def text(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return its text without surrounding spaces; the default if that is empty."""
+        """Return the variable's value without surrounding spaces. If the value is empty, return the default."""
         return (os.environ if environ is None else environ).get(self.name, "").strip() or self.default
 
     def refuse(self, text: str, fix: str = "correct it or leave it out") -> SettingError:
-        """Return the error for a text that is not understood."""
+        """Return the error for an invalid value."""
         return SettingError(subject=f"{self.name}={text!r}", expected=self.expected, found=repr(text), fix=fix)
 
 
 class Choice(Variable):
-    """A variable that holds one of a few words, in upper or lower case."""
+    """A variable whose value is one of a few words, in upper or lower case."""
 
     def __init__(self, name: str, summary: str, words: tuple[str, ...], *, default: str) -> None:
         super().__init__(name, summary, expected=f"{', '.join(words[:-1])} or {words[-1]}", default=default)
@@ -63,7 +63,7 @@ class Choice(Variable):
 
 
 class Number(Variable):
-    """A variable that holds a number within limits; a whole number if `whole` is set."""
+    """A variable whose value is a number within limits. If `whole` is set, it must be a whole number."""
 
     def __init__(
         self, name: str, summary: str, *, unit: str, default: str, least: float, most: float, whole: bool = False
@@ -162,12 +162,12 @@ CACHE = Variable(
 
 
 def asked_for(environ: Mapping[str, str] | None = None) -> bool:
-    """Tell whether virtual NPUs are asked for, even if their number is not understood."""
+    """Tell whether virtual NPUs are requested, even if the requested number is invalid."""
     return bool(NPUS.text(environ).strip("0"))
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of the libraries that are compiled once per machine."""
+    """Return the folder for the libraries that are compiled once per machine."""
     if own := CACHE.text(environ):
         # Absolute, because the process may change its working directory later.
         return Path(own).absolute()

@@ -1,4 +1,4 @@
-"""Makes the Python part of torchvision importable beside a torch that its compiled part does not fit.
+"""Makes the Python part of torchvision importable with a torch that does not fit torchvision's compiled part.
 
 PyPI's torchvision is compiled for CUDA, and virtual NPUs run on a torch without CUDA. The image and video processors
 of transformers use functions of torchvision that are written in Python, but importing torchvision fails if the
@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Protocol
 
 _OPERATORS = ("nms", "qnms")
-"""The second is newer. An operator that torchvision does not use does no harm."""
+"""The operators to declare. `qnms` exists only in newer versions. Declaring an operator that torchvision does not use
+does no harm."""
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 # A library must live as long as the operators that it declares.
 _libraries: list[object] = []
@@ -23,8 +24,8 @@ class Extension(Protocol):
 
 
 def declare_operators(extension: Extension) -> None:
-    """Declare the operators that torchvision's import needs if its compiled part did not load. They cannot be
-    called."""
+    """Declare the operators that torchvision needs when it is imported, if its compiled part was not loaded. They
+    cannot be called."""
     # A failed import may be tried again.
     if extension._has_ops() or _libraries:
         return

@@ -1,5 +1,5 @@
-"""`verl-npu compare`: compares a training on NPUs with another one by the standards of the Ascend ecosystem, or a
-merged model with its checkpoint."""
+"""`verl-npu compare`: compares a training run on NPUs with another training run by the standards of the Ascend
+ecosystem. With --merged, it compares a merged model with its checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .script import asked_trainer, say_unconfined
 _STATUS = {Outcome.WITHIN: Status.FINE, Outcome.OUTSIDE: Status.FOUND, Outcome.NOT_SHOWN: Status.NOT_JUDGED}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
 _SHOWN = 10
-"""The number of tensors that are listed."""
+"""The most differing tensors that are listed."""
 
 
 @command(
@@ -127,8 +127,8 @@ def compare(
     inputs. The first operator whose error is larger than rounding is named, with its cause if one explains the error.
     If the model's weights are not on this machine, a small random model of its architecture is used.
 
-    Exit status: 0 within the limits, or the model is equal, 1 outside the limits, or the model or an operator differs, 2
-    the logs do not show enough, or a log or a checkpoint cannot be read.
+    Exit status: 0 within the limits, or the model is equal, 1 outside the limits, or the model or an operator differs,
+    2 the logs do not show enough, or a log or a checkpoint cannot be read.
     """
     of_logs = ("baseline", "standards", "png", "html")
     of_layers = ("verl", "unconfined", "architecture")

@@ -1,4 +1,5 @@
-"""`verl-npu doctor`: judges an environment by the needs of the installed verl on NPUs, or the log of a job."""
+"""`verl-npu doctor`: checks an environment against the requirements of the installed verl on NPUs, or diagnoses a
+job's log."""
 
 from __future__ import annotations
 
@@ -150,7 +151,7 @@ def doctor(
 
 
 def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
-    """Name the command that fixes all packages together, if several are wrong."""
+    """If several packages are wrong, print the command that fixes all of them together."""
     parts = {component.value for component in packages.COMPARED}
     wrong = [each for each in findings if each.code in parts and each.severity in (Severity.ERROR, Severity.WARNING)]
     if len(wrong) >= _SEVERAL and site.pin is not None:
@@ -165,14 +166,15 @@ def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
 
 
 def site_here(pin: str | None = None) -> Site:
-    """Return this environment, to be judged for a pin or, by default, for the pin of the installed verl."""
+    """Return this environment, to be checked for the given pin, or for the pin of the installed verl if none is
+    given."""
     judged = _judged()
     name = pin or (judged.pin if judged else "")
     return Site.here(PINS.get(name), judged)
 
 
 def _judged() -> Judged | None:
-    """Return the result of `check` for the installed verl. Its source is read and not imported."""
+    """Return the result of `verl-npu check` for the installed verl. Its source code is read, not imported."""
     tree, first = upstreams.tree(upstreams.INSTALLED), UPSTREAMS[0].name
     if first not in tree:
         return None
@@ -189,7 +191,7 @@ def _judged() -> Judged | None:
 
 
 def judged_states() -> dict[str, str]:
-    """Return each feature's state by `check`, with the installed upstreams."""
+    """Return the state of each feature as `verl-npu check` reports it for the installed upstreams."""
     judged, _, verdicts, _ = judged_patches(bundles(), upstreams.tree(upstreams.INSTALLED))
     features = [feature for one in judged for feature in one.bundle.features]
     return {name: str(state) for name, state in _states(features, verdicts).items()}
@@ -200,7 +202,7 @@ def _states(features: Sequence[Feature], verdicts: Mapping[str, Verdict]) -> dic
 
 
 def _show(findings: Sequence[Finding], indent: str = "") -> None:
-    """Print each error and warning in full, and the rest in two paragraphs."""
+    """Print errors and warnings in full, and summarize all other findings in two paragraphs."""
     for severity in (Severity.ERROR, Severity.WARNING):
         for finding in (each for each in findings if each.severity is severity):
             mark = terminal.styled(severity.value, _COLOURS[severity])
@@ -231,7 +233,8 @@ def _counted(counts: Mapping[Severity, int]) -> Iterator[str]:
 
 
 def _right_and_skipped(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the subjects that are right, and those that were skipped, by their reasons."""
+    """Yield the label and the subjects of up to two groups: the subjects that are right, and the skipped ones, grouped
+    by reason."""
     right = [
         _("{each} ({found})").format(each=each.code, found=each.found)
         for each in findings
@@ -278,9 +281,9 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> Status
 
 _SEVERAL = 3
 _SHOWN_LINES = 6
-"""The most lines of an error that are shown."""
+"""The most lines of an error that are printed."""
 _WIDEST = 300
-"""The most characters of a log line that are shown."""
+"""The most characters of a log line that are printed."""
 _SAID = {
     Conclusion.CAUSE: ("red", _("the cause is known")),
     Conclusion.CODE: ("yellow", _("this error code has many causes, and nothing else in the log narrows them down")),
@@ -294,8 +297,8 @@ _CUT = _("the log does not say whether the job failed or finished")
 def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
     """Diagnose the logs of a job, print the result, and exit.
 
-    Exit status: 0 the training finished or still runs, 1 there is an error or the log just stops, 2 a log cannot be
-    read.
+    Exit status: 0 if the training finished or still runs, 1 if there is an error or the log stops abruptly, 2 if a log
+    cannot be read.
     """
     said = diagnose(paths)
     if as_json:
@@ -354,7 +357,7 @@ def _error_as_json(error: LoggedError | None) -> dict[str, object] | None:
 
 
 def _excerpt(error: LoggedError) -> list[str]:
-    """Return the lines of an error to show: those that match its rule, or the end of the traceback."""
+    """Return the lines of an error to print: the lines that match its rule, or the end of the traceback."""
     event, rule = error.event, error.rule
     if rule is None:
         return [_cut(line) for line in (*event.frames[-3:], *filter(str.strip, event.message[:_SHOWN_LINES]))]
@@ -366,7 +369,7 @@ def _excerpt(error: LoggedError) -> list[str]:
 
 
 def _cut(line: str) -> str:
-    """Return a line shortened for printing; a line of a binary file may be endless."""
+    """Shorten a line for printing. A line of a binary file may be extremely long."""
     return shortened(clean(line[:_WIDEST].expandtabs(2)), _WIDEST)
 
 
@@ -440,7 +443,7 @@ def _show_log(said: Diagnosis) -> None:
 
 
 def _show_cut(said: Diagnosis) -> None:
-    """Print what is known about a log that just stops."""
+    """Print what is known about a log that stops abruptly."""
     progress = said.progress
     if not progress.lines:
         terminal.paragraph(

@@ -1,4 +1,4 @@
-"""`verl-npu doctor --hang`: tells what a stuck job waits for."""
+"""`verl-npu doctor --hang`: tells what a hung job is waiting for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATUS = {
     Verdict.UNKNOWN: Status.NOT_JUDGED,
 }
 _MOST = 12
-"""The number of processes that are listed."""
+"""The most processes that are listed."""
 
 
 def show(asked: str, wants_json: bool) -> NoReturn:

@@ -43,7 +43,7 @@ def soc_option(help: str) -> Callable[[Command], Command]:
 
 
 class _CommandWithProgram(click.Command):
-    """A command that takes another command after `--`."""
+    """A click command whose arguments may contain another program's command line after `--`."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -191,7 +191,7 @@ def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) ->
 
 
 def show(result: report.Report) -> None:
-    """Print each kernel's verdict, the counts, and the limits of the judgement."""
+    """Print each kernel's verdict, the counts, and what the verdicts do not show."""
     of = result.request
     terminal.echo(
         _("{soc}, {compiler}; SIMULATED: no NPU and no CANN").format(soc=of.soc.value, compiler=of.toolchain.id)

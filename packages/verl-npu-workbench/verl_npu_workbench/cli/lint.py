@@ -122,11 +122,12 @@ def check_script(
     starts: bool = False,
     model_config: Path | None = None,
 ) -> None:
-    """Check a script against the verl in `source`, in its own tree, or as installed, and exit.
+    """Check a script against a verl, print the result, and exit.
 
-    If no sandbox is possible and `unconfined` is false, only the script's text is checked.
+    The verl is the one in `source`, the one in the script's own source tree, or the installed one. If no sandbox is
+    possible and `unconfined` is false, only the text of the script is checked.
 
-    Exit status: 0 nothing is refused, 1 something is refused, 2 the script, or a part of it, cannot be judged.
+    Exit status: 0 if nothing is refused, 1 if something is refused, 2 if the script or a part of it cannot be judged.
     """
     say_unconfined(unconfined)
     if source != upstreams.INSTALLED and not Path(source).is_dir():
@@ -177,11 +178,11 @@ def check_script(
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The result of a start; empty if there was none."""
+    """The result of starting the job. It is empty if the job was not started."""
 
     found: Sequence[Finding] = ()
     said: str = ""
-    """How far the job got before the stop."""
+    """How far the job got before it was stopped."""
     not_judged: str = ""
 
 
@@ -193,11 +194,12 @@ def _started(job: Job, model_config: Path | None, unconfined: bool) -> _Start:
 
 
 _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}
-"""The packages that read a script's settings and files, by their modules."""
+"""The packages that are needed to read a script's settings and files, by module name."""
 
 
 def _unread(script: Script, lacking: Sequence[str]) -> str:
-    """Name the parts that were not checked because packages are missing; empty if none are."""
+    """Describe the parts of the script that were not checked because packages are missing. Empty if every part was
+    checked."""
     parts = [_("the settings, and the rules that depend on them")] if lacking else []
     if script.submitted and script.runtime is None:
         parts.append(_("the variables of the job's runtime environment"))
@@ -218,7 +220,7 @@ class _Verl:
     reason: str
     """Why this verl was chosen."""
     pin: str
-    """The locked revision that is nearest to it."""
+    """The pin that is nearest to this verl."""
 
 
 def _verl(tree: Path, source: str, pin: str) -> _Verl | None:
@@ -246,16 +248,17 @@ class _Judged:
     captured: Capture | None = None
     trainer: Trainer | None = None
     not_judged: str = ""
-    """The parts that were not checked, and why; empty if there are none."""
+    """The parts that were not checked, and the reason. Empty if every part was checked."""
     remedy: str = ""
-    """How to have those parts checked, too."""
+    """How to get those parts checked, too."""
     verl: _Verl | None = None
     started: str = ""
-    """How far the start of the job got; empty if there was none."""
+    """How far the job got when it was started. Empty if it was not started."""
 
 
 def _judged_text(script: Path, reason: str) -> _Judged:
-    """Check a script without running it: that bash can parse it, and that it exports the variables that it sets."""
+    """Check a script's text without running the script: bash must be able to parse it, and it must export the
+    variables that it sets."""
     check_text(script)
     found = list(unexported(script.read_text(errors="replace"), ()))
     left_out = _("the trainer and its settings, because no sandbox is possible here ({reason})").format(reason=reason)
@@ -272,7 +275,8 @@ def _judged_text(script: Path, reason: str) -> _Judged:
 
 
 def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | None, Finding | None]:
-    """Compose the job's settings with Hydra; an error of Hydra, which would end the job at its start, is a finding."""
+    """Compose the job's settings with Hydra. A Hydra error that would end the job at its start is returned as a
+    finding."""
     try:
         job = compose(trainer, tree, unconfined)
     except VerlNpuError as error:

@@ -1,4 +1,4 @@
-"""Options that several commands of the workbench share, and the class of commands that start processes."""
+"""Options that several workbench commands share, and the class of commands that start processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..processes import ended_whole
 
 
 class Whole(click.Command):
-    """A command that a signal ends together with everything that it started."""
+    """A click command that ends all processes it started when a signal ends it."""
 
     def invoke(self, ctx: click.Context) -> object:
         with ended_whole():
@@ -24,7 +24,7 @@ class Whole(click.Command):
 
 
 command = partial(click.command, cls=Whole)
-"""Declare a command like `click.command`; a signal ends it together with everything that it started."""
+"""A decorator like `click.command` whose command, when a signal ends it, also ends all processes it started."""
 
 verl_option = click.option(
     "--verl",
@@ -55,9 +55,9 @@ environment_option = click.option(
 
 
 def refuse_ignored(chosen: str, *names: str) -> None:
-    """Raise click.UsageError if the user gave options that the option `chosen` would ignore.
+    """Raise click.UsageError if the user gave an option that has no effect together with the option `chosen`.
 
-    `names` are the names of their parameters.
+    `names` are the parameter names of the options to check.
     """
     context = click.get_current_context()
     given = [each for each in names if context.get_parameter_source(each) is ParameterSource.COMMANDLINE]
@@ -69,9 +69,9 @@ def refuse_ignored(chosen: str, *names: str) -> None:
 
 
 def named_of(pin: Pin, named: str | None) -> Environment:
-    """Return the environment with that name, or the first one if it is None.
+    """Return the pin's environment called `named`, or its first environment if `named` is None.
 
-    Raises click.UsageError if the pin has none.
+    Raises click.UsageError if the pin has no environment of that name.
     """
     found = next((each for each in pin.environments if named in (None, each.id)), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""Checks of MindSpeed overrides for `verl-npu lint --overrides`, and their list. Needs no torch."""
+"""Checks MindSpeed overrides for `verl-npu lint --overrides`, and lists all overrides. Needs no torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from verl_npu.language import ngettext
 from verl_npu.registry.source.folder import PlainFolder
 
 _LONGEST_PATH = 255
-"""Linux's limit for the characters of a file name, which a text of overrides may exceed."""
+"""The longest file name on Linux. A string of overrides may be longer and is then not a path."""
 
 
 def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
-    """Print the features of a MindSpeed and their overrides. Raises click.UsageError if the choice is wrong."""
+    """Print the features of a MindSpeed revision and their overrides. Raises click.UsageError if `revision` or `pin`
+    is invalid."""
     asked, source = _asked(_chosen(revision, pin, ""))
     newest = _(
         "MindSpeed {newest} (the newest recorded revision, because none is installed), Megatron {megatron}"
@@ -36,9 +37,9 @@ def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
 
 
 def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> None:
-    """Judge overrides, or a script's overrides, and exit: 0 if nothing is refused, 1 if an override is.
+    """Check overrides, given as text or as a script, and exit: 0 if nothing is refused, 1 if an override is refused.
 
-    Raises click.UsageError if the choice of a MindSpeed is wrong, or the script does not exist.
+    Raises click.UsageError if `revision` or `pin` is invalid, or if the script does not exist.
     """
     text = _read(given)
     asked, source = _asked(_chosen(revision, pin, text))
@@ -59,7 +60,7 @@ def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:
 
 
 def _requests(given: str, text: str) -> list[Request]:
-    """Return the requests in a text. If it is from a script, an error names the script."""
+    """Parse the requests in a text. If the text comes from a script, errors name the script."""
     try:
         return requests(text)
     except CommandError as error:
@@ -74,7 +75,7 @@ def _requests(given: str, text: str) -> list[Request]:
 
 
 def _read(given: str) -> str:
-    """Return the text to judge: the script's text if `given` is a path, else `given` itself."""
+    """Return the text to check: the script's content if `given` is a path, otherwise `given` itself."""
     path = Path(given)
     may_be_path = "\n" not in given and len(given) < _LONGEST_PATH and path.name
     script = PlainFolder(path.parent).read(path.name) if may_be_path else None
@@ -100,7 +101,7 @@ class _Verdict:
 
 
 def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
-    """Return the contracts to judge by, the newest last, and a line that names them."""
+    """Return the contracts to check against, the newest last, and a line that describes them."""
     if revision is not None:
         chosen = recorded_as(revision)
         return (chosen,), _("MindSpeed {revision} (as recorded), Megatron {megatron}").format(
@@ -155,7 +156,7 @@ def _list(contract: Contract, source: str, as_json: bool) -> None:
 
 
 def _judge(request: Request, asked: Sequence[Contract]) -> _Verdict:
-    """Judge a request by each contract. An override that only some of them refuse gets a warning."""
+    """Check a request against each contract. An override that only some contracts refuse gets a warning."""
     found: dict[str, list[tuple[str, Finding]]] = {}
     for contract in asked:
         for problem in problems(request, contract):
@@ -236,7 +237,8 @@ def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> N
 
 
 def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
-    """Return why two workers cannot share a process. Values that are not computed yet do not count."""
+    """Return the reasons why the workers of two verdicts cannot share a process. Values that have not been computed
+    yet are ignored."""
     mine, theirs = one.effective, other.effective
     unknown = {key for key, value in [*mine.items(), *theirs.items()] if isinstance(value, Unexpanded)}
     known = ({*mine, *theirs} & contract.switches) - unknown

@@ -238,7 +238,7 @@ def plan(
 
 
 def _refuse_places(output: Path, *files: Path | None) -> None:
-    """Raise PlanError before any work if an output cannot be written."""
+    """Raise PlanError before any work starts if the output folder or a file cannot be written."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

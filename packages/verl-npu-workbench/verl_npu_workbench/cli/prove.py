@@ -1,4 +1,4 @@
-"""`verl-npu prove`: an acceptance run of these NPUs, with verdicts and a bundle of the results."""
+"""`verl-npu prove`: an acceptance test of these NPUs that gives verdicts and bundles the results."""
 
 from __future__ import annotations
 
@@ -147,12 +147,12 @@ def prove(
 
 
 def _meant(word: str) -> str:
-    """Return the word if it names a stage, else the placeholder STAGE."""
+    """Return the word if it is a stage's name, otherwise the placeholder STAGE."""
     return word if word in {stage.name for stage in STAGES} else "STAGE"
 
 
 def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return a launch script with its arguments. Raises CommandError if the script does not exist."""
+    """Return a launch script's path and its arguments. Raises CommandError if the script does not exist."""
     if recipe is None:
         return ()
     if not recipe.is_file():
@@ -173,7 +173,8 @@ def _made(
     output: Path,
     as_json: bool,
 ) -> Proof:
-    """Make or continue a proof, and write its bundle. Raises AscendSoftwareError without torch_npu or virtual NPUs."""
+    """Start or continue a proof, and write its bundle. Raises AscendSoftwareError if there is neither torch_npu nor
+    virtual NPUs."""
     if not virtual_npus() and importlib.util.find_spec("torch_npu") is None:
         raise software.absent()
     folder = Folder(output)
@@ -210,7 +211,8 @@ def _made(
 
 
 def _same(earlier: Asked, asked: Asked) -> Asked:
-    """Return the request of the proof to continue. Raises CommandError if the environment has changed since."""
+    """Return the request of the earlier proof, in order to continue it. Raises CommandError if the environment has
+    changed since that proof."""
     if (earlier.versions, earlier.simulated) != (asked.versions, asked.simulated):
         changed = [name for name in asked.versions if asked.versions[name] != earlier.versions.get(name)]
         raise CommandError(
@@ -282,7 +284,7 @@ def _print(proof: Proof) -> None:
 
 
 def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
-    """Print the differences between two proofs; the status says whether there are any."""
+    """Print the differences between two proofs. The returned status tells whether there are any."""
     lines = list(bundle.differences(old, new))
     others = list(corpus.compared(old.corpus, new.corpus))
     both = corpus.in_both(old.corpus, new.corpus)

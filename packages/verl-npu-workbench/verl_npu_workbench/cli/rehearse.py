@@ -1,4 +1,4 @@
-"""`verl-npu rehearse`: runs a launch script for many NPUs on a few virtual ones."""
+"""`verl-npu rehearse`: runs a launch script that is written for many NPUs on a few virtual NPUs."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def rehearse(
 
 
 def _is_refused(done: Rehearsed) -> bool:
-    """Tell whether one of the job's kernels does not compile."""
+    """Tell whether at least one of the job's kernels does not compile."""
     return done.kernels is not None and any(each.best.verdict.fails for each in done.kernels.judged)
 
 

@@ -1,4 +1,4 @@
-"""`verl-npu doctor --report`: one text with everything that a helper needs to know."""
+"""`verl-npu doctor --report`: writes one text with everything that somebody needs to know in order to help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..places import put
 from ..secrecy.redaction import Redaction
 
 _Judged = Callable[[], Mapping[str, str]]
-"""Returns the features' states as `verl-npu check` reports them."""
+"""A function that returns the features' states as `verl-npu check` reports them."""
 _FENCE = "````"
 """Four backticks, because a log may contain three."""
 
@@ -29,7 +29,7 @@ def print_report(
 ) -> None:
     """Print the report as one text to paste, or write it to a file.
 
-    Raises SourceError if the manifests or a log cannot be read, or the file cannot be written.
+    Raises SourceError if the manifests or a log cannot be read, or if the output file cannot be written.
     """
     said = diagnose(logs) if logs else None
     found = _read(manifests) if manifests is not None else []
@@ -81,7 +81,8 @@ def _read(folder: Path) -> list[Manifest]:
 
 
 def _states(manifests: Sequence[Manifest], said: Diagnosis | None, judged: _Judged) -> tuple[Mapping[str, str], str]:
-    """Return the states of verl-npu's features and their source: manifests, else the log, else `verl-npu check`."""
+    """Return the states of verl-npu's features and their source: the manifests if there are any, otherwise the log,
+    otherwise `verl-npu check`."""
     if manifests:
         states: dict[str, list[str]] = {}
         for share in shares(manifests):

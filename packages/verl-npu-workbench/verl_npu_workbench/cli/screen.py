@@ -1,4 +1,4 @@
-"""The terminal screen of `verl-npu watch`, which fits itself to the width."""
+"""The terminal screen of `verl-npu watch`, which adapts to the terminal's width."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..watch import State
 _CURVES = (REWARD, LOSS, ENTROPY, GRAD_NORM, DRIFT, STEP_SECONDS)
 _CHART_HEIGHT = 9
 _NARROWEST = 36
-"""Columns of the narrowest chart; below this the axis leaves no room for the curve."""
+"""The columns of the narrowest chart. In a narrower one, the axis would leave no room for the curve."""
 _MOST_ODD = 6
 _BAR = 20
 _QUIET = 5.0
@@ -37,9 +37,10 @@ _TICKS = 5
 
 
 def render(state: State, console: Console, height: int | None = None, quiet: float = 0.0) -> RenderableType:
-    """Return the screen: the oddities, the phases of a step, the last numbers, and as many curves as fit.
+    """Return the screen: the oddities, the phases of a step, the latest numbers, and as many curves as fit.
 
-    With a `height`, the curves are limited to that many lines. `quiet` is the number of seconds without a new line.
+    With a `height`, the screen is limited to that many lines. `quiet` is the number of seconds since the log's last
+    new line.
     """
     parts: list[RenderableType] = [_head(state, quiet), *_notes(state), *_odd(state), _last(state)]
     if state.phases:

@@ -1,4 +1,4 @@
-"""The launch script, or the trainer's command, that a command takes."""
+"""Finds the launch script or the trainer's command in a command's arguments."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def asked_trainer(
 ) -> tuple[Trainer, Path, str]:
     """Return the trainer, the source tree to start it in, and a name for its results.
 
-    `command` is the name of the calling command, for the error if there is neither a script nor a trainer's command.
+    `command` is the name of the calling command. It is used in the error message if there is neither a script nor a
+    trainer's command.
 
     Raises:
-        SourceError: there is no trainer, or more than one.
+        SourceError: no trainer was found, or more than one.
     """
     words = list(arguments)
     # Without a script, click takes the first word after -- as the script.
@@ -50,5 +51,6 @@ def asked_trainer(
 
 
 def _is_program(word: str) -> bool:
-    """Tell whether a word starts a trainer's command: a program such as python or torchrun, or NAME=value."""
+    """Tell whether a word can begin a trainer's command line: it is a program such as python or torchrun, or
+    NAME=value."""
     return bool(re.fullmatch(r"python[\d.]*|torchrun|uv", Path(word).name) or re.match(r"[A-Za-z_]\w*=", word))

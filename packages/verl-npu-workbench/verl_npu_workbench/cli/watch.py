@@ -1,4 +1,4 @@
-"""`verl-npu watch`: shows a running training in the terminal, with its oddities."""
+"""`verl-npu watch`: shows a running training, and anything odd about it, in the terminal."""
 
 from __future__ import annotations
 
@@ -116,11 +116,12 @@ def _waited_for(log: Path, every: float) -> Follower:
 
 
 _QUIET = 30.0
-"""Seconds without a new line after which the state of the training is checked, each time again."""
+"""The seconds without a new line after which the state of the training is checked, again and again."""
 
 
 def _states(follower: Follower, every: float) -> Iterator[State | None]:
-    """Yield the state after each look at the log, or None if the log has nothing new; stop when nothing can follow."""
+    """Yield the training's state whenever it is new, and None after each poll of the log that found nothing new. Stop
+    when the log can no longer grow."""
     began, read, heard = time.monotonic(), False, 0.0
     # If nobody has written to the log for long, say at once how the training ended.
     asks = began if quiet_of(follower) > _QUIET else began + _QUIET
@@ -177,7 +178,7 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:
-    """Print only what is new since `told` was printed."""
+    """Print only what has not been printed yet. `told` holds what has been printed."""
     if as_json:
         click.echo(json.dumps(content(state)))
         return
@@ -194,7 +195,7 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
 
 
 def _summary(state: State) -> list[str]:
-    """Return one line for the step, and one for each oddity."""
+    """Return a line about the step, and a line about each oddity."""
     parts = [_("step {step}").format(step=state.step)]
     for metric in (REWARD, LOSS, STALENESS, DROPPED):
         value = metric.of(state.log).get(state.step)

@@ -1,1 +1,1 @@
-"""Comparison of two trainings by the standards of the Ascend ecosystem."""
+"""Comparison of two training runs by the standards of the Ascend ecosystem."""

@@ -1,4 +1,5 @@
-"""A comparison of two trainings: the verdict of each standard, the metrics side by side, and their JSON form."""
+"""A comparison of two training runs: the verdict of each standard, the metrics side by side, and the JSON
+representation."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ STANDARDS = (standards.PARITY, standards.REGRESSION)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One metric of both logs at the steps that they share."""
+    """One metric in both logs, at the steps that are in both."""
 
     metric: Metric
     npu: dict[int, float]
-    """The values at all steps of the log."""
+    """The values at all steps of the NPU's log."""
     reference: dict[int, float]
 
     @property
@@ -40,24 +41,25 @@ class Pair:
 
     @property
     def largest(self) -> int:
-        """The step with the largest difference; a difference that is not a number counts as the largest."""
+        """The step with the largest difference. A difference of NaN counts as the largest."""
         return max(self.common, key=lambda step: _order(abs(self.npu[step] - self.reference[step])))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two compared trainings and the result."""
+    """The result of comparing two training runs."""
 
     npu: TrainingLog
     reference: TrainingLog | Baseline
     verdicts: tuple[Verdict, ...]
     judged_by: tuple[str, ...]
-    """The standards that decide the outcome; other standards are shown for information."""
+    """The standards that decide the outcome. All other standards are only shown for information."""
     pairs: tuple[Pair, ...]
 
     @property
     def outcome(self) -> Outcome:
-        """OUTSIDE if one of the deciding standards is outside, WITHIN if all are within, otherwise NOT_SHOWN."""
+        """OUTSIDE if one of the deciding standards is outside, WITHIN if all of them are within, otherwise
+        NOT_SHOWN."""
         found = {verdict.outcome for verdict in self.verdicts if verdict.name in self.judged_by}
         if Outcome.OUTSIDE in found:
             return Outcome.OUTSIDE
@@ -65,19 +67,20 @@ class Comparison:
 
     @property
     def simulated(self) -> bool:
-        """Tell whether one of the logs says that its NPUs were virtual."""
+        """Tell whether at least one of the logs says that its NPUs were virtual."""
         return any(isinstance(side, TrainingLog) and side.simulated for side in (self.npu, self.reference))
 
     @property
     def common(self) -> list[int]:
-        """The steps that both logs have."""
+        """The steps that are in both logs."""
         if isinstance(self.reference, Baseline):
             return []
         return [step for step in self.npu.steps if step in self.reference.steps]
 
 
 def compare(npu: TrainingLog, reference: TrainingLog | Baseline, judged_by: Collection[str]) -> Comparison:
-    """Compare a log with another log or with published figures, which have no steps and so no parity."""
+    """Compare a log with another log or with published figures. Published figures have no steps, so they cannot be
+    judged for parity."""
     if isinstance(reference, Baseline):
         return Comparison(npu, reference, (standards.judge_regression(npu, reference),), tuple(judged_by), ())
     verdicts = (standards.judge_parity(npu, reference), standards.judge_regression(npu, reference))
@@ -90,7 +93,8 @@ def _order(difference: float) -> float:
 
 
 def content(made: Comparison) -> dict[str, object]:
-    """Return a comparison as JSON content; numbers that JSON lacks become the strings nan, inf, and -inf."""
+    """Return a comparison as JSON content. NaN and infinities, which JSON lacks, become the strings nan, inf, and
+    -inf."""
     return {
         "verdict": made.outcome.value,
         "judged_by": list(made.judged_by),

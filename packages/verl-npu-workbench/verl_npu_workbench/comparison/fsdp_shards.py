@@ -16,15 +16,16 @@ from verl_npu.language import gettext as _
 
 CONFIG = "fsdp_config.json"
 _REFUSED = re.compile(r"GLOBAL (\S+)|[Uu]nsupported class (\S+)")
-"""The class that torch.load refuses to execute, in its message; the first line would tell how to execute it anyway."""
+"""Finds, in an error message of torch.load, the class that torch.load refused to load. The message's first line is not
+shown, because it says how to load the class anyway."""
 _WRAPPED = "base_model.model."
 
 
 def tensors(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each whole tensor with its name in Hugging Face's format.
+    """Yield each tensor, assembled from its shards, with its name in Hugging Face's format.
 
     Raises:
-        SourceError: a shard cannot be read, or does not fit the others.
+        SourceError: a shard cannot be read, or does not fit the other shards.
     """
     try:
         world = int(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["world_size"])
@@ -40,7 +41,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _model_name(name: str) -> str:
-    """Return a tensor's name in the merged model, where the base model and its LoRA adapter are separate files."""
+    """Return a tensor's name in the merged model. There, the base model and its LoRA adapter are separate files."""
     if "lora_" in name:
         return name.replace(".default.weight", ".weight")
     return name.removeprefix(_WRAPPED).replace(".base_layer.weight", ".weight").replace(".base_layer.bias", ".bias")
@@ -72,7 +73,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _whole(parts: Sequence[Any]) -> Any:
-    """Assemble a tensor from the ranks' parts by its own mesh and placements; None if they do not fit together."""
+    """Assemble a tensor from the parts on all ranks, using the tensor's own device mesh and placements. Return None if
+    the parts do not fit together."""
     import torch
     from torch.distributed.tensor import DTensor
 
@@ -91,7 +93,7 @@ def _whole(parts: Sequence[Any]) -> Any:
 
 
 def bits(tensor: Any) -> Any:
-    """Return the bytes of each value of a tensor; as bytes, a NaN equals itself and 0 differs from -0."""
+    """Return the bytes of each value of a tensor. Compared as bytes, a NaN equals itself, and 0 differs from -0."""
     import torch
 
     return tensor.contiguous().flatten().view(torch.uint8).reshape(tensor.numel(), tensor.element_size())

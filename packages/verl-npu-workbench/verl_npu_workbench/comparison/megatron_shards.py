@@ -1,8 +1,8 @@
 """Reads the tensors of a distributed Megatron checkpoint without upstream's merger.
 
 Megatron keeps the query, key, and value of a group of heads side by side in one tensor, and the gate and up
-projections in another. It stacks the layers, and the experts of a layer, along the first dimensions. The names are
-those that verl/model_merger/megatron_model_merger.py of v0.6.1 converts.
+projections in another. It stacks the layers, and the experts of a layer, along the first dimensions. The known names
+are the ones that verl/model_merger/megatron_model_merger.py of v0.6.1 converts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 _MODEL = ("embedding.", "decoder.", "output_layer.")
-"""The prefixes of the model's keys, because the optimizer's keys are in the same folder."""
+"""The prefixes of the model's keys. They are needed because the same folder also holds the optimizer's keys."""
 _EMBEDDING, _HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 _LAYER = re.compile(r"decoder\.layers\.(?:(?P<number>\d+)\.)?(?P<rest>.+)")
 _EXPERT = re.compile(r"mlp\.experts\.experts\.(?:(?P<number>\d+)\.)?(?P<rest>linear_fc[12]\.weight)")
@@ -46,13 +46,15 @@ _LAYER_NAMES = {
     "mlp.shared_experts.linear_fc1": ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
     "mlp.shared_experts.linear_fc2": ["mlp.shared_experts.down_proj"],
 }
-"""The names of a tensor of a layer, or of its parts, in Hugging Face's format."""
+"""The names, in Hugging Face's format, of each tensor of a Megatron layer. A tensor that holds several parts has a
+name for each part."""
 
 
 def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
     """Yield each tensor with its name in Hugging Face's format.
 
-    `.metadata` is a pickle, and torch executes it on loading, as upstream's merger did before.
+    Loading the checkpoint makes torch unpickle `.metadata`, which can execute code. Upstream's merger has already done
+    the same.
 
     Raises:
         SourceError: the checkpoint cannot be read, or a tensor has no known name in Hugging Face's format.
@@ -95,7 +97,7 @@ def _read(storage: Any, key: str, entry: Any) -> Any:
 
 
 def parts_of(key: str, tensor: Any, model: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and tensors in Hugging Face's format that one Megatron tensor holds; `model` is the
+    """Split one Megatron tensor, and yield the parts with their names in Hugging Face's format. `model` is the model's
     configuration.
 
     Raises:
@@ -142,8 +144,8 @@ def _layer_parts(key: str, rest: str, tensor: Any, model: dict[str, Any]) -> Ite
 
 
 def _heads(tensor: Any, model: dict[str, Any]) -> list[Any]:
-    """Return the queries, keys, and values of all groups; a group has its query heads, then one key, then one
-    value."""
+    """Return the queries, keys, and values of all groups of heads. Within a group, the query heads come first, then
+    one key, then one value."""
     groups = model.get("num_key_value_heads") or model["num_attention_heads"]
     queries = model["num_attention_heads"] // groups
     grouped = tensor.reshape(groups, queries + 2, -1, *tensor.shape[1:])

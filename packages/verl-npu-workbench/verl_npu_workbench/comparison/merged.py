@@ -1,4 +1,4 @@
-"""Compares a merged model with the shards of its checkpoint: names, shapes, dtypes, and every value, bit for bit."""
+"""Compares a merged model with the shards of its checkpoint: names, shapes, dtypes, and the bits of every value."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Merged:
     values: int
     shard_dtypes: tuple[str, ...]
     dtypes: tuple[str, ...]
-    """The dtypes of the model. Upstream rounds to bfloat16, whatever the shards hold."""
+    """The dtypes of the merged model. Upstream's merger rounds to bfloat16, whatever dtype the shards have."""
     tied: tuple[str, ...]
-    """Names that the model does not save because they are tied to another tensor."""
+    """Names of tensors that are not saved in the merged model because they are tied to another tensor."""
     renamed: Mapping[str, str]
-    """Tensors that transformers saves under another name: the name in the shards, and the name in the model."""
+    """The tensors that transformers saves under another name: from the name in the shards to the name in the model."""
     differences: Mapping[str, str]
-    """The difference of each tensor that differs."""
+    """A description of the difference, for each tensor that differs."""
 
 
 def compare(model: Path, checkpoint: Path) -> Merged:
-    """Compare each tensor of a merged model with the tensor from the shards, rounded to the model's dtype.
+    """Compare each tensor of a merged model with the tensor that the shards make, rounded to the model's dtype.
 
     Raises:
         SourceError: the model or the checkpoint cannot be read.
@@ -105,8 +105,8 @@ def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _moved(name: str, whole: Any, left: Tensors) -> str | None:
-    """Return the name of a tensor with equal values and the same ending, because transformers changes a model's
-    prefix."""
+    """Return the name under which the merged model has this tensor: the one with equal values and the same ending.
+    transformers may have changed the prefix of the name."""
     likely = sorted(((_ending(each, name), each) for each in left), reverse=True)
     return next((each for same, each in likely if same > 1 and not _difference(whole, left[each]())), None)
 
@@ -117,7 +117,7 @@ def _ending(one: str, other: str) -> int:
 
 
 def _is_tied(model: Path, name: str, whole: Any) -> bool:
-    """Tell whether a tensor is the output layer of a model that ties it to the input embedding."""
+    """Tell whether a tensor is the output layer of a model whose output layer is tied to the input embedding."""
     if not name.endswith(_HEAD) or not _settings(model).get("tie_word_embeddings"):
         return False
     return any(not _difference(whole, read()) for each, read in _tensors(model) if each.endswith(_EMBEDDING))
@@ -140,7 +140,7 @@ def _settings(model: Path) -> Mapping[str, Any]:
 
 
 def _difference(whole: Any, merged: Any) -> str:
-    """Return the difference between a tensor of the model and of the shards; empty if there is none."""
+    """Describe the difference between the shards' tensor and the merged model's. Empty if there is none."""
     import torch
 
     if whole.shape != merged.shape:

@@ -1,4 +1,5 @@
-"""Renders a comparison as an HTML page, and its metrics as curves: a PNG, or SVGs in the page's colours."""
+"""Renders a comparison as an HTML page, and its metrics as curves: in a PNG file, or in SVG elements that use the
+page's colours."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _COLUMNS = 3
 
 
 def draw(made: Comparison, path: Path) -> None:
-    """Write all metrics as one PNG."""
+    """Draw all metrics into one PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -132,13 +133,13 @@ def _sides(made: Comparison) -> Iterable[str]:
 
 
 def describe_common(common: Sequence[int]) -> str:
-    """Return a sentence with the steps that two logs share."""
+    """Return a sentence about the steps that two logs share."""
     text = ngettext("{count} step is in both: {spans}", "{count} steps are in both: {spans}", len(common))
     return text.format(count=len(common), spans=spans(common) or _("none"))
 
 
 def describe_side(name: str, log: TrainingLog) -> str:
-    """Return a sentence with the source and the number of steps of a log."""
+    """Return a sentence about a log's source and its number of steps."""
     text = ngettext("{name}: {source}, {count} step", "{name}: {source}, {count} steps", log.count)
     return text.format(name=name, source=log.source, count=log.count) + (", SIMULATED" if log.simulated else "")
 

@@ -1,13 +1,14 @@
-"""The two standards by which a training on NPUs is judged, and the figures that are published for the second.
+"""The two standards for a training run on NPUs, parity and regression, and the published figures for regression.
 
 Parity compares an NPU with a GPU at the same settings, as verl's guide for Ascend asks
 (docs/ascend_tutorial/ascend_quick_start.rst at 796871d7, sections on precision and on throughput). Its formula is in
-the picture docs/loss_comparison.png of eric-haibin-lin/verl-community: the sum over N steps of |npu - gpu|, divided by
-N, times 100 %. It is not divided by the loss or the reward: 4 % is a mean difference of 0.04.
+the image docs/loss_comparison.png of eric-haibin-lin/verl-community: the sum over N steps of |npu - gpu|, divided by
+N, times 100 %. The sum is not divided by the loss or the reward: 4 % is a mean difference of 0.04.
 
 Regression compares an NPU with an earlier run on the same NPUs, as baseline/check_npu.py of
-verl-project/verl-ascend-recipe does at 20e526a5: memory of the last step, and means over steps 5 to 14. Less memory,
-more throughput, and shorter steps are never outside; the version before, 2a3edec0, refused those.
+verl-project/verl-ascend-recipe does at 20e526a5: by the memory at the last step, and by means over steps 5 to 14. Less
+memory, higher throughput, and shorter steps are always accepted. The previous version of the script, 2a3edec0,
+rejected them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..logs.training import TrainingLog, spans
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The figures of one job on real NPUs, valid only for its script and its hardware."""
+    """Published figures of one job on real NPUs. They hold only for that job's script and hardware."""
 
     name: str
     script: str
@@ -46,7 +47,8 @@ class Baseline:
 _PUBLISHED = json.loads(Path(__file__).with_name("baselines.json").read_text())
 SOURCE: str = _PUBLISHED["source"]
 BASELINES = {each["name"]: Baseline(**each) for each in _PUBLISHED["baselines"]}
-"""The published baselines, by name. Upstream has one text file for each job, named after the job's script."""
+"""The published baselines, by name. Upstream has a text file for each job; the file is named after the job's
+script."""
 
 
 _NO_LIMIT = "none"
@@ -60,7 +62,7 @@ class Outcome(Enum):
     NOT_SHOWN = _("not shown")
     """The logs do not show this criterion, so it counts neither as passed nor as failed."""
     NO_LIMIT = _("no limit")
-    """It was measured, but the standard sets no limit."""
+    """The criterion was measured, but the standard sets no limit for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +77,27 @@ class Judged:
     """The figure of the NPU log."""
     reference: float | None = None
     value: float | None = None
-    """The result of the formula."""
+    """The result of the criterion's formula."""
     unit: str = ""
     steps: tuple[int, ...] = ()
     why: str = ""
-    """The reason if it is not shown, or is outside without a value."""
+    """The reason why the criterion is not shown, or why it is outside although it has no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A standard and the outcomes of its criteria."""
+    """The verdict of one standard: the outcomes of its criteria."""
 
     name: str
     title: str
     source: str
     criteria: tuple[Judged, ...]
     needs_all: bool
-    """True if the standard is met only when every criterion is shown; otherwise one is enough."""
+    """True if the standard is met only when every criterion is shown. Otherwise one shown criterion is enough."""
 
     @property
     def shown(self) -> str:
-        """The number of criteria with a limit that could be judged, in words."""
+        """How many of the criteria with a limit could be judged, in words."""
         limited = [judged for judged in self.criteria if judged.limit != _NO_LIMIT]
         shown = sum(judged.outcome in (Outcome.WITHIN, Outcome.OUTSIDE) for judged in limited)
         return _("{shown} of {count} criteria shown").format(shown=shown, count=len(limited))
@@ -116,7 +118,8 @@ def _not_finite(values: Mapping[int, float]) -> tuple[int, ...]:
 
 
 def _judge_not_finite(npu: Mapping[int, float], reference: Mapping[int, float]) -> tuple[Outcome, str] | None:
-    """Judge NaN and infinity: in the NPU's log they are OUTSIDE, in the reference nothing can be shown."""
+    """Judge NaN and infinity. In the NPU's log, they make the outcome OUTSIDE. If only the reference has them, the
+    outcome is NOT_SHOWN."""
     for values, who, outcome in ((npu, _("NPU log"), Outcome.OUTSIDE), (reference, "reference", Outcome.NOT_SHOWN)):
         steps = _not_finite(values)
         if steps:
@@ -127,11 +130,11 @@ def _judge_not_finite(npu: Mapping[int, float], reference: Mapping[int, float]) 
 PARITY = "parity"
 _REWARD_LIMIT = 4.0
 _LOSS_LIMIT = 2.0
-"""The limits of the guide, in percent."""
+"""The limit for the loss in verl's guide, in percent."""
 _ANY = float("inf")
 _FIRST_STEPS = 4
 _FEWEST = 4
-"""The fewest steps for a mean; at two steps, any two trainings may agree by chance."""
+"""The fewest steps for a mean. Over fewer steps, any two training runs may agree by chance."""
 _ROUNDING = 1e-9
 """The relative rounding error that is allowed at a limit."""
 _PARITY_TITLE = _("an NPU compared with a GPU")
@@ -139,7 +142,7 @@ _PARITY_SOURCE = _("verl's docs/ascend_tutorial/ascend_quick_start.rst at 796871
 
 
 def judge_parity(npu: TrainingLog, reference: TrainingLog) -> Verdict:
-    """Judge the steps that are in both logs."""
+    """Judge parity at the steps that are in both logs."""
     criteria = (
         _mean_error(REWARD, _REWARD_LIMIT, npu, reference),
         _mean_error(LOSS, _LOSS_LIMIT, npu, reference),
@@ -203,7 +206,7 @@ def _is_within(value: float, least: float, most: float) -> bool:
 def _common(
     metric: Metric, npu: TrainingLog, reference: TrainingLog
 ) -> tuple[dict[int, float], dict[int, float], str]:
-    """Return a metric at the steps where both logs have it, or the reason if there are no such steps."""
+    """Return a metric of both logs at the steps where both have it, or the reason why there are no such steps."""
     a, b = metric.of(npu), metric.of(reference)
     steps = [step for step in a if step in b]
     lacking = [who for who, values in ((_("the NPU log"), a), (_("the reference"), b)) if not values]
@@ -235,11 +238,11 @@ class _Rule:
     limit: str
     least: float
     most: float
-    """The bounds of the change, which is the NPU's figure minus the reference's."""
+    """The upper bound of the change. The change is the NPU's figure minus the reference's."""
     relative: bool
-    """True if the change is in percent of the reference."""
+    """True if the change is a percentage of the reference."""
     needs_npu: bool
-    """True for speed and memory, which virtual NPUs cannot show."""
+    """True for speed and memory, which virtual NPUs do not show."""
 
 
 _MEMORY = _Rule("memory", MEMORY, attrgetter("memory"), _("at most 1 GB more"), -_ANY, 1, False, True)
@@ -252,7 +255,7 @@ _MEANS = (
 
 
 def judge_regression(npu: TrainingLog, reference: TrainingLog | Baseline) -> Verdict:
-    """Judge a log by another log, at their common steps, or by published figures."""
+    """Compare a log with another log, at the steps that are in both, or with published figures."""
     criteria = (_memory(npu, reference), *(_mean(rule, npu, reference) for rule in _MEANS))
     # The script ends with an error if one of its metrics is missing.
     return Verdict(REGRESSION, _REGRESSION_TITLE, _REGRESSION_SOURCE, criteria, needs_all=True)

@@ -1,1 +1,1 @@
-"""The diagnosis of a failed job from its logs: the cause, the fix, and the process where it began."""
+"""Diagnosis of a failed job from its logs: the cause, the fix, and the process in which the failure began."""

@@ -1,8 +1,8 @@
 """Reads the reports of `ascend-fd`, Ascend's own diagnosis tool (mind-cluster).
 
-ascend-fd reads logs of drivers, devices, switches, and controllers, which nothing else here reads, and writes
-diag_report.json. Each fault in the report becomes an error of a process on a device, with the log lines and the advice
-that ascend-fd gives for it.
+ascend-fd also reads the logs of drivers, devices, switches, and controllers, which verl-npu does not read itself. It
+writes diag_report.json. Each fault in this report becomes an error of a process on a device, with the log lines and
+the advice that ascend-fd gives.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .rules import LogRule, Precision
 __all__ = ["Fault", "faults_of"]
 
 Fault = tuple[Event, LogRule]
-"""An error, and a rule with ascend-fd's explanation of it."""
+"""An error, and a rule that holds ascend-fd's explanation of the error."""
 _LARGEST = 1 << 26
-"""The size in bytes above which a report is not read."""
+"""The largest size of a report in bytes. Larger reports are not read."""
 _SECTION = "Knowledge_Graph"
 _NOTHING = "NORMAL_OR_UNSUPPORTED"
 _ENDS = " .;\u3002\uff1b"
-"""The characters that end ascend-fd's sentences; we add our own full stop."""
+"""The characters that end ascend-fd's sentences. They are stripped, because we add a full stop."""
 _VAGUE = re.compile(r"_ERRCODE_|^AISW_(?:TRACEBACK|SEG)")
-"""Codes that name no cause: CANN's and torch_npu's error codes, tracebacks, and crashes."""
+"""Codes of faults that name no cause: the error codes of CANN and torch_npu, tracebacks, and crashes."""
 
 
 def faults_of(path: Path) -> tuple[Fault, ...] | None:
@@ -52,7 +52,8 @@ def faults_of(path: Path) -> tuple[Fault, ...] | None:
 
 
 def _events(fault: Mapping[str, object]) -> Iterator[tuple[Process, Mapping[str, object]]]:
-    """Yield each occurrence of a fault with its process; a place reads `worker-NAME device-NUMBER`."""
+    """Yield each occurrence of a fault with its process. ascend-fd writes the process as `worker-NAME
+    device-NUMBER`."""
     places = fault.get("event_attr")
     for place, events in places.items() if isinstance(places, dict) else ():
         host, _found, device = str(place).partition(" device-")

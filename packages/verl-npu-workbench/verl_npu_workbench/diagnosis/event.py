@@ -1,7 +1,8 @@
-"""The errors of a log: tracebacks, CANN's messages, and single lines that are errors by themselves.
+"""The errors in a log: tracebacks, CANN's messages, and single lines that report an error.
 
-The lines of several processes may be mixed, but each process's own lines are in order. A traceback that Ray passes on
-to another process names the process that raised it, and so does a message of torch_npu.
+The lines of several processes may be mixed, but the lines of each process are in order. If Ray passes a traceback on
+to another process, the traceback still names the process that raised it. A message of torch_npu names its process,
+too.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ from verl_npu.language import gettext as _
 from ..logs.lines import DRIVER, Line, Process
 
 MOST_LINES = 60
-"""The most lines of a message that are kept."""
+"""The most lines of one error message that are kept."""
 _LONGEST_ERROR = 1000
-"""The most characters of the line that names an error; lines of a binary file may be endless."""
+"""The most characters of the line that names an error. Lines of a binary file may be extremely long."""
 _BATCH = 256
-"""The number of lines that are searched together before each is searched alone."""
+"""The number of lines that are searched as one batch. Only if the batch matches is each of its lines searched."""
 _FREE_LINES = 8
-"""The most lines of unknown form in a message; the text of an exception may have any form, but must end somewhere."""
+"""The most lines of unrecognized form in one message. The text of an exception may have any form, so a limit is
+needed."""
 
 
 class Kind(enum.Enum):
-    """The form in which an error was written."""
+    """The form of an error in the log."""
 
     TRACEBACK = "traceback"
     CANN = "CANN"
     BARE = "bare"
     """Only the last line of a traceback."""
     LINE = "line"
-    """One line that matches a rule by itself, or that only looks like an error."""
+    """One line that matches a rule without a traceback, or that only looks like an error."""
 
 
 @dataclass(slots=True)
@@ -49,32 +51,32 @@ class Event:
     message: list[str] = field(default_factory=list)
     frames: list[str] = field(default_factory=list)
     passed_on: bool = False
-    """True if another process wrote it than `process`, which raised it."""
+    """True if `process` raised the error, but another process wrote it to the log."""
     engine: bool = False
-    """True if the engine's logger wrote it."""
+    """True if the rollout engine's logger wrote it."""
     last: int = 0
 
     @property
     def text(self) -> str:
-        """The whole message, without the source lines that Python quotes."""
+        """The whole message, without the source lines that Python quotes in a traceback."""
         return "\n".join(self.message)
 
     @property
     def error(self) -> str:
-        """The line that names the error; the first of a chain of exceptions."""
+        """The line that names the error. In a chain of exceptions, it is the line of the first exception."""
         named = (line for line in self.message if "ray::" not in line and line.strip())
         return next(named, self.message[0] if self.message else "").strip()[:_LONGEST_ERROR]
 
     @property
     def doing(self) -> str:
-        """The phase that verl was in, by the functions on the stack; empty if the log does not tell."""
+        """The phase that verl was in, according to the functions on the stack. Empty if the log does not show it."""
         said = "\n".join((*self.frames, *(line for line in self.message if "ray::" in line)))
         places = [(place, words) for pattern, words in _DOING if (place := _latest(pattern, said))]
         return max(places, default=(0, ""))[1]
 
     @property
     def moment(self) -> str:
-        """The time of the error as CANN and torch_npu write it; empty if there is none."""
+        """The time of the error, in the format of CANN and torch_npu. Empty if the message has no time."""
         found = _MOMENT.search(self.text)
         return found[0] if found else ""
 
@@ -117,7 +119,7 @@ _DOING = (
 
 
 def _latest(pattern: re.Pattern[str], text: str) -> int:
-    """Return where the last match ends; 0 if there is none."""
+    """Return the position at which the last match ends, or 0 if there is no match."""
     return max((found.end() for found in pattern.finditer(text)), default=0)
 
 
@@ -131,7 +133,7 @@ _BARE = re.compile(
     r"(?:E {1,12}|[*>\-\d. ]{0,6})[`\"']?[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|StopIteration)"
     r"(?:\(\w{1,60}\))?(?:[:\uff1a`]|$)"
 )
-"""The line of an exception, as Python and pytest write it or as a person quotes it."""
+"""The line of an exception, as Python and pytest print it or as a person quotes it."""
 _LOOKS_LIKE_AN_ERROR = re.compile(
     r"\b[A-Z][A-Za-z]{1,60}(?:Error|Exception)\b|\[[EF]\d{3,8}[ \]]|^[EF]\d{4,8} [\d:.]{5,20} |^F\d{8} "
     r"|(?:^|[\s\[|])(?:ERROR|CRITICAL|FATAL)[\s\]:|]|\bE[A-Z]\d{4}\b|\bERR\d{5}\b|^Error\b|\b[Ff]atal\b"
@@ -141,20 +143,22 @@ _LOOKS_LIKE_AN_ERROR = re.compile(
     r"|unexpected keyword argument|\bout of memory\b|\boom[-_]kill"
     r"|\u9519\u8bef|\u5f02\u5e38|\u62a5\u9519|\u5df2\u6740\u6b7b|\u5df2\u7ec8\u6b62|\u5df2\u653e\u5f03"
 )
-"""Errors of Python, glog, CANN, a shell, the kernel, or a scheduler, in English and Chinese."""
+"""Lines that look like errors of Python, glog, CANN, a shell, the kernel, or a scheduler, in English or Chinese."""
 _ERROR_WORDS = (
     *("rror", "ERR", "xception", "CRITICAL", "atal", "FATAL", "assert", "exit", "SIG", "terminate", "fault", "dumped"),
     *("illed", "Abort", "symbol", "cannot open", "No module", "keyword", "of memory", "oom", "[E", "[F"),
     *("EI0", "EJ0", "EL0", "EE1", "EZ1", "\u9519", "\u5f02\u5e38", "\u5df2"),
 )
-"""A quick test. Nearly all lines of a log contain none of these words and need no regular expression."""
+"""Words for a quick first test. Nearly all lines of a log contain none of these words, so no regular expression has to
+run on them."""
 _NO_ERROR = re.compile(
     r"error_if|[Ee]rrors?=|'[Ee]rror'|\"error\"|on_error|[Ee]rror_code|Warning: "
     r"|\b0 errors?\b|\bretry|\bRetry|--ignore|^\s{0,200}[{\[]?'\w{1,80}': |^ray init kwargs: "
 )
-"""Lines that only sound like errors: the settings that verl prints, Python's warnings, and retries."""
+"""Lines that only look like errors: settings that verl prints, Python's warnings, and retries."""
 _MOST_LINE_EVENTS = 400
-"""The most lines that look like an error and are kept; a log may have millions, and the first ones matter."""
+"""The most lines that are kept only because they look like an error. A log may have millions of them, and the first
+ones matter most."""
 _CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
 _ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")
 _DEAD = (
@@ -171,8 +175,8 @@ _DEAD = (
     ),
     re.compile(r"^\[Rank (?P<rank>\d+)\] "),
 )
-"""Patterns for the process that a message is about, if another one wrote it: Ray reports a dead worker, a watchdog its
-rank."""
+"""Patterns that find the process that failed in a message that another process wrote. Ray reports dead workers in this
+way, and a watchdog reports its rank."""
 _FAILED_FIRST = (
     re.compile(
         r"Root Cause \(first observed failure\):\n(?:[^\n]{0,300}\n){0,4}?\s{0,9}rank {1,9}: (?P<rank>\d+) "
@@ -180,23 +184,23 @@ _FAILED_FIRST = (
     ),
     re.compile(r"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: (?P<pid>\d+)\)"),
 )
-"""The rank that torchrun saw fail first."""
+"""Patterns that find the rank that failed first, according to torchrun."""
 _PLOG_ERROR = re.compile(r"\[ERROR\] [A-Z_]+\(\d+,")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
 _NPU_WORDS = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
 _NUMBERS = re.compile(r"\d+")
 _ANY_NUMBER = re.compile(r"0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|\d+")
 _MOST_EVENTS, _FEW_EVENTS, _LITTLE_TEXT = 20_000, 500, 1 << 18
-"""The most errors that are kept while a log is read, and the most errors and characters that may remain at its end
-before similar errors are thinned out, because every rule is tried on each."""
+"""Limits before similar errors are thinned out: the most errors while a log is read, and the most errors and
+characters at its end. Every rule is tried on each error that remains."""
 _MOST_ALIKE, _MOST_KINDS = 5, 500
-"""The number of errors that are kept of those that differ only in numbers: the first, the last, and the earliest by
-time. Of different kinds of errors, this many of the first and of the last are kept."""
+"""The first number applies to errors that differ only in numbers: this many of the first, the last, and the earliest
+are kept. The second number limits the kinds of errors: this many of the first kinds and of the last kinds are kept."""
 _NATURAL = re.compile(
     r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
     r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
 )
-"""Beginnings of the lines that continue a longer message."""
+"""Patterns for the beginning of a line that continues a message."""
 
 
 _Search = Callable[[str], re.Match[str] | None]
@@ -208,22 +212,25 @@ class Reader:
     def __init__(self, log: str, tells: Sequence[str]) -> None:
         self.events: list[Event] = []
         self.left_out = 0
-        """The number of errors that were dropped because many are alike."""
+        """The number of errors that were dropped because many similar ones exist."""
         self._most = _MOST_EVENTS
         self._log = log
         self._anywhere = [(re.compile(part, re.MULTILINE).search, re.compile(part).search) for part in tells]
-        """The patterns of rules that match anywhere: each for a batch of lines, and for a single line."""
+        """The patterns of the rules that also match outside a traceback. Each is compiled twice: for a batch of lines,
+        and for a single line."""
         self._searches: list[_Search] = []
-        """The single-line patterns that match somewhere in the current batch; nearly always none."""
+        """The single-line patterns to try on the current batch, because their multi-line form matches it. The list is
+        nearly always empty."""
         self._alike: set[str] = set()
-        """The lines seen so far that look like an error, without their numbers, to skip repetitions."""
+        """The lines seen so far that look like an error, with their numbers removed. They are used to skip
+        repetitions."""
         self._open: dict[tuple[str, str, str], Event] = {}
         self._in_frames: set[tuple[str, str, str]] = set()
         self._chained: set[tuple[str, str, str]] = set()
         self._free: dict[tuple[str, str, str], int] = {}
 
     def read(self, lines: Iterable[Line]) -> list[Event]:
-        """Read all lines; return the errors in the order in which they begin."""
+        """Read all lines, and return the errors in the order in which they begin."""
         source = iter(lines)
         while batch := tuple(islice(source, _BATCH)):
             together = "\n".join(line.text for line in batch)
@@ -240,8 +247,8 @@ class Reader:
         return self.events
 
     def _thin(self) -> None:
-        """Drop errors that are like many others. The first ones stay, because they may be the cause, and so do the
-        last ones, because they may have ended the job."""
+        """Drop errors that have many similar ones. Keep the first ones, which may be the cause, and the last ones,
+        which may have ended the job."""
         alike: dict[tuple[Kind, str, str], list[Event]] = {}
         for event in self.events:
             last = event.frames[-1] if event.frames else ""
@@ -359,7 +366,7 @@ class Reader:
 
 
 def looks_like_an_error(text: str) -> bool:
-    """Tell whether a single line looks like an error; it need not be one."""
+    """Tell whether a single line looks like an error. It may turn out not to be one."""
     if text[:1] not in ("E", "F"):
         for word in _ERROR_WORDS:
             if word in text:
@@ -370,7 +377,8 @@ def looks_like_an_error(text: str) -> bool:
 
 
 def failed_first(events: Sequence[Event]) -> tuple[Event, Process] | None:
-    """Return the event in which torchrun names the rank that failed first, and that rank; None if there is none."""
+    """Return the event in which torchrun names the rank that failed first, together with that rank. Return None if
+    there is none."""
     for pattern in _FAILED_FIRST:
         for event in events:
             found = pattern.search(event.text)
@@ -380,7 +388,7 @@ def failed_first(events: Sequence[Event]) -> tuple[Event, Process] | None:
 
 
 def _resolved(event: Event) -> Process:
-    """Return the process of an error, completed by torch_npu's line about the process."""
+    """Return the process of an error, completed with the facts from torch_npu's line about the process."""
     found = _ABOUT.search(event.text)
     if found is None:
         dead = next((found for pattern in _DEAD if (found := pattern.search(event.text))), None)

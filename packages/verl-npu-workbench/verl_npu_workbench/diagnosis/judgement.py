@@ -1,8 +1,9 @@
-"""Finds the cause among the errors of a log, and the process where it began.
+"""Finds the root among the errors of a log, and the process in which the failure began.
 
-Errors that are passed on, and ranks that wait for another rank, follow the cause, often in large numbers. Errors are
-therefore ordered by how much their text tells. Among equals the earliest wins: by the time that CANN and torch_npu
-write if both errors have one, otherwise by their place in the log.
+Once an error has occurred, many others usually follow: other processes pass it on, and other ranks report that they
+waited in vain. Errors are therefore ordered by how much their text tells about the cause. Among equals, the earliest
+wins. If both errors have a time written by CANN or torch_npu, the times decide; otherwise, their order in the log
+does.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from .rules import RULES, LogRule, Precision
 
 _FILES = ("*.log", "*.out", "*.err", "*.txt", "*.log.gz", "diag_report.json")
 _WENT_ON = 2
-"""The number of steps after an error that shows that the job survived it; one step may already have been running."""
+"""The number of steps after an error that show that the job survived it. One step is not enough, because it may
+already have been running."""
 _NAMED = (Precision.OWN, Precision.EXACT)
 _NEAR = 3
-"""The number of last frames in which a rule may look for the place where an error was raised."""
+"""The number of frames, counted from the end of a traceback, in which a rule may look for the place where the error
+was raised."""
 _WHOLE = (Kind.TRACEBACK, Kind.CANN)
-"""The kinds of errors that count in a log that is finished or still grows; a single line there may mean anything."""
+"""The kinds of errors that are reported in the log of a job that has finished or still runs. In such a log, a single
+line that looks like an error may mean anything."""
 
 
 class Conclusion(enum.Enum):
@@ -44,13 +48,13 @@ class Conclusion(enum.Enum):
     CAUSE = "cause"
     """A rule names the cause."""
     CODE = "code"
-    """There is an error code with many causes, and nothing that narrows them down."""
+    """The log has an error code that has many causes, and nothing that narrows them down."""
     CONSEQUENCE = "consequence"
-    """The log shows only consequences of an error elsewhere."""
+    """The log shows only the consequences of an error that happened elsewhere."""
     UNKNOWN = "unknown"
-    """There is an error that no rule matches, or the log just stops without saying that the training finished."""
+    """No rule matches the error, or the log stops abruptly without saying that the training finished."""
     NONE = "none"
-    """The training finished or still runs, and survived all errors."""
+    """The training finished or still runs, and it survived all errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,9 @@ class LoggedError:
     finding: Finding | None
     """The finding of that rule."""
     guess: Finding | None = None
-    """The kind of error, if no rule matches."""
+    """A guess at the kind of the error, if no rule matches."""
     candidates: tuple[str, ...] = ()
-    """The codes of its likely causes, the likeliest first, if the cause is not certain."""
+    """The codes of the likely causes if the cause is not certain, the likeliest first."""
 
     @property
     def precision(self) -> Precision | None:
@@ -80,22 +84,23 @@ class LoggedError:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The diagnosis from one or several logs of a job."""
+    """The diagnosis of a job from one or more logs."""
 
     verdict: Conclusion
     root: LoggedError | None
-    """The first error; None if there is none. If the log just stops, the verdict is then Conclusion.UNKNOWN."""
+    """The error that caused the others; None if there is none. If the log stops abruptly without an error, the verdict
+    is Conclusion.UNKNOWN."""
     before: LoggedError | None
-    """An error before the root that no rule matches."""
+    """An error that was logged before the root and that no rule matches."""
     followed: tuple[LoggedError, ...]
-    """The other errors that came with the root."""
+    """The other errors of the failure, besides the root."""
     hints: tuple[LoggedError, ...]
     survived: tuple[LoggedError, ...]
     """Errors after which the job went on."""
     progress: Progress
     """The progress of the job."""
     left_out: int = 0
-    """The number of errors that were not examined, because they are like many others."""
+    """The number of errors that were not examined because many similar ones exist."""
 
     @property
     def lines(self) -> int:
@@ -125,7 +130,7 @@ def judge(
     rules: Sequence[LogRule] = RULES,
     growing: bool = False,
 ) -> Diagnosis:
-    """Diagnose the lines of one log; `growing` says that it is still being written."""
+    """Diagnose the lines of one log. `growing` is true if the log is still being written."""
     return _conclude([_read(source, log, process, rules, growing)], rules)
 
 
@@ -157,7 +162,8 @@ def _error(event: Event, known: tuple[LogRule, Finding] | None) -> LoggedError:
 
 
 def _guessed(root: LoggedError, rules: Sequence[LogRule]) -> LoggedError:
-    """Return the root with a guess at its kind, if no rule matches it. Other errors, often many, get no guess."""
+    """Return the root, with a guess at its kind if no rule matches it. Other errors get no guess, because there may be
+    many."""
     known = None if root.rule else _known(root.event, [each for each in rules if each.precision is Precision.GUESS])
     if known is None:
         return root
@@ -166,7 +172,7 @@ def _guessed(root: LoggedError, rules: Sequence[LogRule]) -> LoggedError:
 
 
 def _error_at_end(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError]:
-    """Return the error at the end of a log, if a rule matches its last lines though none looks like an error."""
+    """Return the error at the end of a log if a rule matches the last lines, although no line looks like an error."""
     last = [line for line in progress.last_lines if not line.ordinary]
     if not last:
         return []
@@ -206,11 +212,11 @@ def _conclude(readings: Sequence[_Reading], rules: Sequence[LogRule]) -> Diagnos
 
 
 _BESIDE = 2
-"""The number of lines after an error in which another match of the same rule may add to it."""
+"""The number of lines below an error in which another match of the same rule may add details to it."""
 
 
 def _completed_by_next_line(root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
-    """Return the root with the process that a line after it names, if the root names none."""
+    """If the root names no process but the line below it does, return the root with that process."""
     if root.event.process == DRIVER and root.rule is not None:
         for each in errors:
             near = each.event.log == root.event.log and 0 < each.event.line - root.event.last <= _BESIDE
@@ -221,9 +227,9 @@ def _completed_by_next_line(root: LoggedError, errors: Sequence[LoggedError]) ->
 
 
 def _completed_by_torchrun(verdict: Conclusion, root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
-    """Return the root with the rank that torchrun names as the first that failed.
+    """Return the root with the rank that, according to torchrun, failed first.
 
-    The ranks of torchrun write to one log, and most lines do not say which rank wrote them.
+    All ranks of torchrun write to one log, and most lines do not say which rank wrote them.
     """
     found = failed_first([each.event for each in errors])
     if found is None:
@@ -272,7 +278,8 @@ def _first(findings: Sequence[LoggedError], clocks: Clocks) -> LoggedError:
 
 
 def _moment(error: LoggedError, clocks: Clocks) -> float | None:
-    """Return the time of an error in seconds, by the clock of the log's host; None if it is unknown."""
+    """Return the time of an error in seconds, converted to the clock of the log's own host. None if the time is
+    unknown."""
     moment = seconds(error.event.moment)
     process = error.event.process
     host = process.ip or clocks.hosts.get(process.pid, "")
@@ -280,7 +287,7 @@ def _moment(error: LoggedError, clocks: Clocks) -> float | None:
 
 
 def _as_raised(first: LoggedError, findings: Sequence[LoggedError]) -> LoggedError:
-    """Return the error as its own process wrote it, if Ray's copy came first in the log."""
+    """If the first error is only Ray's copy, return the original error as its own process wrote it."""
     if not first.event.passed_on:
         return first
     for each in findings:
@@ -346,7 +353,7 @@ def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]
 
 
 def _reported(fault: Fault, rules: Sequence[LogRule]) -> LoggedError:
-    """Return a fault with our own rule if one is at least as precise, otherwise with ascend-fd's explanation."""
+    """Return a fault with our own rule if our rule is at least as precise, otherwise with ascend-fd's explanation."""
     event, theirs = fault
     known = _known(event, [each for each in rules if each.precision <= theirs.precision])
     return _error(event, known or (theirs, next(iter(theirs.ask(event.text)))))

@@ -1,4 +1,5 @@
-"""Finds whose code raised an error: by its frames, by the names in its text, or by the process that wrote it."""
+"""Finds the owner of the code that raised an error: from the frames of the traceback, the names in the text, or the
+process that wrote it."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ _OWNERS = (
     (Owner.LIBRARY, ("site-packages", "dist-packages", "torch", "ray", "hydra", "tensordict")),
 )
 _LIBRARIES = (Owner.TRANSFORMERS, Owner.TORCH_NPU, Owner.LIBRARY)
-"""Libraries that others call: an error in one is its caller's if the traceback has a frame of the caller."""
+"""Libraries that other code calls. If the traceback also has a frame of the calling code, an error in a library is
+attributed to the caller."""
 _PYTHON = re.compile(r"/lib/python\d")
 _FILE = re.compile(r'File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>\S{1,300})')
 _NAMED = re.compile(
@@ -68,7 +70,8 @@ class Frame:
     owner: Owner
     text: str
     module: str
-    """The module by its path, for example `verl.workers.fsdp_workers`; empty outside the packages that we know."""
+    """The module's name, derived from its path, for example `verl.workers.fsdp_workers`. Empty if the package is not
+    one that we know."""
 
 
 def frames(event: Event) -> list[Frame]:
@@ -96,7 +99,7 @@ def frame_of(text: str) -> Frame:
 
 
 def owner_of(event: Event) -> Owner | None:
-    """Return the owner of the code that raised an error; None if nothing tells."""
+    """Return the owner of the code that raised an error. None if the log does not show it."""
     raised = [frame.owner for frame in frames(event)]
     programs = [owner for owner in raised if owner not in _LIBRARIES]
     if programs:
@@ -105,7 +108,7 @@ def owner_of(event: Event) -> Owner | None:
 
 
 def _owner_by_names(text: str) -> Owner | None:
-    """Return the owner of the classes or packages that a text names; None if they have several owners."""
+    """Return the owner of the classes or packages that a text names. None if they belong to several owners."""
     packages = {owner for found in _NAMED.finditer(text) for owner, names in _OWNERS if found["package"] in names}
     if len(packages) == 1:
         return packages.pop()
@@ -121,6 +124,7 @@ def _owner_by_process(event: Event) -> Owner | None:
 
 @cache
 def _owners_of_classes() -> dict[str, Owner]:
-    """Return the owner of each class name that only one owner has; scripts/maintain/class_names.py writes the file."""
+    """Return the owner of each class name that belongs to a single owner. The data file is written by
+    scripts/maintain/class_names.py."""
     rows = json.loads(_CLASSES.read_text(encoding="utf-8"))
     return {name: Owner[owner.upper()] for owner, names in rows.items() for name in names}

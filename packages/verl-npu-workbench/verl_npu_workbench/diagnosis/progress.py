@@ -1,4 +1,4 @@
-"""The progress of a job by its console lines, and whether it finished."""
+"""The progress of a job according to its console log, and whether the job finished."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOTAL = re.compile(r"Total training steps: (?P<total>\d{1,12})")
 _EPOCH = re.compile(r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9}): 100%")
 _END = "Final validation metrics:"
 _SMOKE = re.compile(r"^step {1,3}(?P<step>\d{1,9})/(?P<total>\d{1,9})  \S")
-"""A step, as scripts/smoke.sh and scripts/quickstart.sh print it."""
+"""The line of a step in the output of scripts/smoke.sh and scripts/quickstart.sh."""
 _SMOKE_END = re.compile(r"^(?:ok: \w+ at \S+: \d{1,9} steps\b|(?P<done>\d{1,9}) of (?P=done) steps in \d)")
 _MOST_OWN = 500
 _LAST = 12
@@ -40,30 +40,31 @@ class Progress:
     """True if a process has the log open for writing."""
     lines: int = 0
     last: int = 0
-    """The last logged step; 0 before the first."""
+    """The last logged step. It is 0 until the first step is logged."""
     total: int = 0
-    """The number of steps that the job is to make; 0 if the log does not tell."""
+    """The number of steps that the job is to make. It is 0 if the log does not say it."""
     ended: bool = False
     """True if the training finished."""
     last_lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LAST))
-    """The last lines that are not blank."""
+    """The last lines of the log that are not blank."""
     own: list[str] = field(default_factory=list)
-    """The lines in which verl-npu reports the states of its features."""
+    """The lines in which verl-npu reports its features' states."""
     clocks: Clocks = field(default_factory=Clocks)
     """The clocks of the hosts that write to the log."""
     damaged: int = 0
-    """The number of lines that are not text."""
+    """The number of lines that are binary data instead of text."""
     mode: str = ""
-    """The mode of verl's v1 trainer; empty if no line tells."""
+    """The mode of verl's v1 trainer. Empty if no line names it."""
     _said: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT + 1))
     """The text of the last step lines."""
     _steps: array[int] = field(default_factory=lambda: array("Q"))
-    """The line numbers of the step lines."""
+    """The line numbers of all lines that report a step."""
     _numbers: array[int] = field(default_factory=lambda: array("Q"))
-    """The step of each of these lines."""
+    """The step that each of these lines reports."""
 
     def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Pass the lines through and note the progress; the line of a step is passed on empty, as it is no error."""
+        """Yield the same lines, and record the progress that they report. A line that reports a step is replaced by an
+        empty one, so that nobody takes it for an error."""
         note, keep = self.clocks.note, self.last_lines.append
         for line in lines:
             self.lines += 1
@@ -94,7 +95,7 @@ class Progress:
             yield line
 
     def _take(self, line: Line) -> bool:
-        """Note the progress that a line reports; return True if it is the line of a step."""
+        """Record the progress that a line reports. Return True if the line reports a step."""
         found = _STEP.search(line.text) if "step:" in line.text else None
         if found:
             step = int(found["step"])
@@ -130,11 +131,12 @@ class Progress:
         self.ended = self.ended or _SMOKE_END.match(text) is not None
 
     def survived(self, line: int, steps: int) -> bool:
-        """Tell whether the job finished, or made that many steps after an error in this line."""
+        """Tell whether the job survived an error in this line: it finished, or it made at least that many steps
+        afterwards."""
         return self.ended or len(self._steps) - bisect.bisect_right(self._steps, line) >= steps
 
     def waiting(self) -> Waiting | None:
-        """Return which side of an asynchronous training waits for the other, by its last steps."""
+        """Tell which side of an asynchronous training waits for the other, according to the last steps."""
         assembly = Assembly(mode=self.mode)
         for text in self._said:
             line = parse_step(text)
@@ -144,11 +146,11 @@ class Progress:
 
     @property
     def binary(self) -> bool:
-        """Tell whether most of the log is not text."""
+        """Tell whether most of the log is binary data."""
         return self.damaged * 2 > self.lines
 
     def place(self, line: int | None = None) -> str:
-        """Return the place in the training, in words, at a line of the log or at its end."""
+        """Describe how far the training had come at a line of the log, or at its end."""
         done = len(self._steps) if line is None else bisect.bisect_right(self._steps, line)
         of = _(" of {total}").format(total=self.total) if self.total else ""
         return (
@@ -159,7 +161,7 @@ class Progress:
 
 
 def joined(parts: Sequence[Progress]) -> Progress:
-    """Return the progress of a job from all of its logs; the log with the steps decides."""
+    """Combine the progress from all logs of a job. The log that has the steps decides."""
     if len(parts) == 1:
         return parts[0]
     console = max(parts, key=lambda each: (each.last, each.total, each.lines), default=Progress())

@@ -1,4 +1,5 @@
-"""The text of `doctor --report`: environment, states, diagnosis, and log lines, without names and secrets."""
+"""The text of `doctor --report`: the environment, the features' states, the diagnosis, and log lines, without names
+and secrets."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ from ..secrecy.variables import JOB_VARIABLES
 from .judgement import Diagnosis, LoggedError
 
 _BEFORE, _AFTER = 20, 60
-"""Lines of a log shown before and after an error."""
+"""The number of log lines that are included before and after an error."""
 _LONGEST, _LONGEST_READ = 600, 6000
-"""Characters of a line that are shown, and that are searched for secrets: a secret that is cut is not recognized."""
+"""The most characters of a line that are printed, and the most that are searched for secrets. The second number is
+larger, because a truncated secret would not be recognized."""
 _MOST_ERRORS = 5
 
 
 _LONGEST_TEXT = 60_000
-"""The most characters of the whole text; a GitHub comment may have 65,536."""
+"""The most characters of the whole text. GitHub allows 65,536 in a comment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Report:
     states: Mapping[str, str]
     """The states of verl-npu's features."""
     told_by: str
-    """The source of these states."""
+    """The source of the states: manifests, a log, or `verl-npu check`."""
     said: Diagnosis | None = None
     """The diagnosis of the job's logs."""
 

@@ -1,4 +1,4 @@
-"""The rules for the texts that failed jobs write: one row for each problem, in the JSON files of `known/`.
+"""The rules that recognize the error messages of failed jobs. The JSON files in `known/` have a row for each problem.
 
 The fields of a row:
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 KNOWN = Path(__file__).with_name("known")
 CAUSES: Mapping[str, str] = json.loads(Path(__file__).with_name("causes.json").read_text(encoding="utf-8"))
-"""Explanations of the kinds of causes that have no rule, by their codes; errors name them as likely causes."""
+"""Explanations of kinds of causes that have no rule of their own, by code. Errors refer to them as likely causes."""
 _SUBJECTS = (
     "own",
     "ends",
@@ -63,38 +63,39 @@ _SUBJECTS = (
     "vague",
     "mistakes",
 )
-"""The files, those with more precise rules first. Of two rules with the same precision, the first that matches
-counts."""
+"""The names of the rule files, files with more precise rules first. If two rules with the same precision match, the
+earlier one counts."""
 _FIELD = re.compile(r"\{([a-z_]{1,40})\}")
-"""A placeholder in a rule's sentence for a text from the log."""
+"""A placeholder in a rule's sentence. It is filled with text from the log."""
 
 
 class Precision(enum.IntEnum):
-    """How much a text tells about the cause, from most to least."""
+    """How much an error's text tells about the cause. The lowest number tells the most."""
 
     OWN = 0
-    """An error of verl-npu, whose text says what to do."""
+    """An error that verl-npu raised itself. Its text says what to do."""
     EXACT = 1
-    """The text has a single cause: it contains a frame, a file, or words that only one package uses."""
+    """The text has only one possible cause: it names a frame, a file, or words that only one package uses."""
     SYMPTOM = 2
-    """Another process failed or is late, and has the cause."""
+    """Another process failed or is late, and the cause is there."""
     CODE = 3
-    """A code that has many causes, so only a hint."""
+    """An error code that has many causes, so it is only a hint."""
     ECHO = 4
-    """This process only reports that another one ended; any other consequence tells more."""
+    """This process only reports that another process has ended. Any other consequence tells more."""
     HINT = 5
-    """It does not end a job, but is worth knowing beside the error that did."""
+    """A message that does not end a job but that helps to understand the error that did."""
     GUESS = 6
-    """An unknown error. Only its kind, the owner of the code, and possible causes are known."""
+    """An unknown error. Only its kind, the owner of the code, and possible causes are given."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRule(Rule[str]):
-    """One problem, known by its text: the lines of an error's message, joined by line breaks."""
+    """A rule for one problem. It is matched against the text of an error: the message's lines, joined by line
+    breaks."""
 
     precision: Precision
     alternatives: tuple[str, ...]
-    """The alternatives of the pattern. Most begin with a fixed text, so that Python finds them fast one by one."""
+    """The alternatives of the pattern. Most begin with literal text, so it is fast to search for them one by one."""
     pattern: re.Pattern[str]
     seen: tuple[str, ...]
     anywhere: bool
@@ -109,22 +110,23 @@ class LogRule(Rule[str]):
     owners: tuple[Owner, ...] = ()
     """The owners whose code must have raised the error; empty if that does not matter."""
     families: tuple[str, ...] = ()
-    """The codes of the kinds of causes that this rule belongs to, the likeliest first."""
+    """The codes of the kinds of causes that this cause belongs to, the likeliest first."""
     versions: str = ""
     """The affected versions; empty if all known versions are affected."""
     before: str = ""
     """Our command that finds the problem before the run."""
     quotes: tuple[str, ...] = ()
-    """Texts that jobs wrote."""
+    """Error messages from real jobs that this rule must match."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The codes of the likely causes, the likeliest first; empty for a rule that names its cause."""
+        """The codes of the likely causes, the likeliest first. Empty if the rule itself names the cause."""
         return self.families if self.precision in (Precision.CODE, Precision.GUESS) else ()
 
 
 def _filled(said: str, groups: Mapping[str, str | None]) -> str:
-    """Fill a rule's sentence with groups from the log; a remark in parentheses is dropped if its group is empty."""
+    """Fill a rule's sentence with the groups that the pattern found. A remark in parentheses is dropped if its group
+    is empty."""
     for key, value in groups.items():
         field = f"{{{key}}}"
         if not value:
@@ -135,7 +137,7 @@ def _filled(said: str, groups: Mapping[str, str | None]) -> str:
 
 
 class _Filled(Message):
-    """A filled sentence of a rule; it is translated first and filled afterwards."""
+    """A rule's sentence with the values from the log. It is translated first and filled afterwards."""
 
     __slots__ = ("_groups",)
     _groups: Mapping[str, str | None]
@@ -151,12 +153,12 @@ class _Filled(Message):
 
 
 def unfilled(words: str) -> str:
-    """Return a rule's sentence with an ellipsis for each group from the log."""
+    """Return a rule's sentence with an ellipsis in place of each value from the log."""
     return _Filled.by(words, dict.fromkeys(_FIELD.findall(words), "…"))
 
 
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
-    """Read the rules of all subjects."""
+    """Read the rules from all files."""
     files = [json.loads((folder / f"{subject}.json").read_text(encoding="utf-8")) for subject in _SUBJECTS]
     return tuple(
         _rule(row, file.get("texts", {})) for file in files for each in file["rules"] for row in _halves(each)
@@ -164,7 +166,7 @@ def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
 
 
 def _halves(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a row, and a second one for the texts that make its cause only likely."""
+    """Yield the row, and a second row if it has texts (`likely`) that make its cause only likely."""
     yield row
     if "likely" in row:
         kept = {
@@ -230,6 +232,6 @@ def _text(said: str | list[str]) -> str:
 
 RULES = read_rules()
 BY_CODE: dict[str, LogRule] = {}
-"""The first rule of each code; if there are two, the one whose texts make the cause certain."""
+"""The first rule of each code. If a code has two rules, this is the rule whose texts make the cause certain."""
 for _rule_of_a_code in RULES:
     BY_CODE.setdefault(_rule_of_a_code.code, _rule_of_a_code)

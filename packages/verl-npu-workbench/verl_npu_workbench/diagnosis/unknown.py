@@ -1,4 +1,4 @@
-"""Help for an error that no rule matches: the owner of the code, similar rules, and a text to search for."""
+"""Help with an error that no rule matches: the owner of the code, similar rules, and a text to search for."""
 
 from __future__ import annotations
 
@@ -32,29 +32,31 @@ _CHANGES = re.compile(
     r"|\d{4}-\d\d-\d\d[-T ]\d\d:\d\d:\d\d[.\d]*|\b\d[\d.]*\b"
 )
 _SEARCHED = 100
-"""The most characters of a text to search for; code forges accept no long ones."""
+"""The longest text to search for, in characters. The search fields of GitHub and similar sites do not accept longer
+ones."""
 _WORD = re.compile(r"[A-Za-z_]{3,60}")
 _NEAR_ENOUGH = 0.35
-"""The least share of an error's words, by weight; below it, a similarity is chance."""
+"""The smallest weighted share of an error's words that a rule must have in common with it. Below this share, the
+similarity is chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A rule whose texts are similar to an error, but do not match it."""
+    """A rule whose texts are similar to an error but do not match it."""
 
     rule: LogRule
     nearness: float
-    """The share of the error's words, by weight, that one of the rule's texts has."""
+    """The weighted share of the error's words that also occur in one of the rule's texts."""
 
 
 def features(event: Event) -> list[str]:
-    """Return our features that patch a module in the error's traceback."""
+    """Return the names of verl-npu's features that patch a module in the error's traceback."""
     modules = {frame_of(text).module for text in event.frames} - {""}
     return [feature.name for feature in load() if any(patch.target.module in modules for patch in feature)]
 
 
 def states(lines: Iterable[str]) -> Mapping[str, str]:
-    """Return the features' states from the last line of a log in which verl-npu reports them."""
+    """Return the features' states from the last line in which verl-npu reports them."""
     found: dict[str, str] = {}
     for line in lines:
         said = _STATES.search(line) if "verl-npu: " in line else None
@@ -78,13 +80,14 @@ def nearest(event: Event, rules: Sequence[LogRule] = RULES, most: int = 2) -> li
 
 
 def text_to_search(event: Event) -> str:
-    """Return the longest part of an error without numbers, paths, and addresses, which change each time."""
+    """Return the longest part of an error's text that has no numbers, paths, or addresses, because these differ in
+    each run."""
     parts = [part.strip(" :,.()[]'\"") for part in _CHANGES.split(event.error)]
     return max((part for part in parts if part), key=len, default="")[:_SEARCHED]
 
 
 def where_to_look(event: Event) -> tuple[str, ...]:
-    """Return the repositories whose issues may have the text."""
+    """Return the repositories whose issues may mention the error."""
     owner = owner_of(event)
     return _WHERE_TO_LOOK.get(owner, _EVERYWHERE) if owner else _EVERYWHERE
 
@@ -100,5 +103,5 @@ def _counts() -> Counter[str]:
 
 
 def _weight(word: str) -> float:
-    """Return the weight of a word: the more rules have it, the less it tells."""
+    """Return the weight of a word. The more rules contain the word, the smaller the weight."""
     return math.log(1 + len(RULES) / (1 + _counts()[word]))

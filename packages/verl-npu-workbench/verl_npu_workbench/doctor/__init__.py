@@ -1,4 +1,4 @@
-"""`verl-npu doctor`: judges an environment by the needs of the installed verl on NPUs."""
+"""`verl-npu doctor`: checks an environment against the requirements of the installed verl on NPUs."""
 
 from __future__ import annotations
 

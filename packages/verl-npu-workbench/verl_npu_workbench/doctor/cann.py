@@ -1,6 +1,7 @@
-"""CANN (the software below torch_npu), nnal (the operators below vllm-ascend), and the search for their libraries.
+"""Checks of CANN (the software below torch_npu) and nnal (the operators below vllm-ascend), and the search for missing
+shared libraries.
 
-The needs of a shared library are read from the ELF file itself, because loading it may fail.
+The requirements of a shared library are read from its ELF file, because loading the library may fail.
 """
 
 from __future__ import annotations
@@ -58,25 +59,26 @@ _WHERE = _("in the shell that starts the job, and on each host before `ray start
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """A CANN folder."""
+    """An installation folder of CANN."""
 
     folder: Path
     version: str
-    """Empty if unknown."""
+    """The version of CANN. Empty if it is unknown."""
     named: bool
-    """True if the environment names it."""
+    """True if an environment variable points to this folder."""
     libraries: bool
-    """True if its libraries are on LD_LIBRARY_PATH."""
+    """True if the folder's libraries are on LD_LIBRARY_PATH."""
 
     @property
     def script(self) -> Path:
-        """The script that sets up the environment."""
+        """The shell script that sets up the environment for this CANN."""
         places = (self.folder / _SCRIPT, self.folder.parent / _SCRIPT)
         return next((place for place in places if place.is_file()), places[0])
 
 
 def toolkit(site: Site) -> Toolkit | None:
-    """Return the CANN that the environment names, otherwise one at a usual place; None if there is none."""
+    """Return the CANN that an environment variable points to, otherwise the CANN in one of the usual folders. None if
+    there is none."""
     named = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if named:
         folder = Path(named)
@@ -88,7 +90,7 @@ def toolkit(site: Site) -> Toolkit | None:
 
 
 def judge_cann(site: Site) -> Iterator[Finding]:
-    """Check that CANN is installed in the pin's version and that the environment is set up for it."""
+    """Check that CANN is installed in the version that the pin requires, and that the environment is set up for it."""
     need = Need.of(site, Component.CANN)
     name = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if site.virtual:
@@ -149,7 +151,7 @@ def _judge_version(need: Need, found: Toolkit) -> Finding:
 
 
 def judge_nnal(site: Site) -> Iterator[Finding]:
-    """Check that the library ATB, which vllm-ascend needs, is installed and set up."""
+    """Check that ATB, a library that vllm-ascend needs, is installed and that the environment is set up for it."""
     named = site.environ.get(_ATB_HOME, "")
     usual = _nnal(site)
     if site.virtual:
@@ -200,7 +202,8 @@ def _on_library_path(site: Site, folder: Path) -> bool:
 
 
 def _version(folder: Path) -> str:
-    """Return the version from the toolkit's file, as verl does, otherwise from version.cfg or the folder's name."""
+    """Return the version from the toolkit's own file, which verl reads, too. Otherwise return it from version.cfg or
+    the folder's name."""
     for info in sorted(folder.glob("*-linux/ascend_toolkit_install.info")):
         found = re.search(r"(?m)^version=(\S+)", _text(info))
         if found:
@@ -226,18 +229,18 @@ _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE,
 
 
 class NotElf(ValueError):
-    """The file is not a shared library for a 64-bit little-endian machine, or is truncated."""
+    """The file is truncated, or is not a shared library for a 64-bit little-endian machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLibrary:
-    """The contents of one ELF file that concern the loader."""
+    """The facts in an ELF file that the dynamic loader uses."""
 
     path: Path
     needed: tuple[str, ...]
     """The libraries that it needs."""
     search: tuple[str, ...]
-    """The folders in which the file tells the loader to look for its libraries, with `$ORIGIN` resolved."""
+    """The folders that this file tells the loader to search for libraries, with `$ORIGIN` resolved."""
     versions: Mapping[str, tuple[str, ...]]
     """The symbol versions that it needs from each library."""
     provides: tuple[str, ...]
@@ -327,7 +330,7 @@ _SYMBOLS = ("libstdc++.so.6", "libc.so.6")
 
 
 class Origin:
-    """The owners of libraries."""
+    """The possible owners of a library."""
 
     DRIVER = _("the NPU's driver")
     NNAL = "nnal"
@@ -336,7 +339,7 @@ class Origin:
 
 
 def origin(library: str) -> str:
-    """Return the owner of a library, one of Origin's."""
+    """Return the owner of a library, as one of the values in Origin."""
     if library in _DRIVER:
         return Origin.DRIVER
     if library.startswith(("libatb", "libasdsip", "libasdops", "liblcal", "libmki")):
@@ -347,23 +350,24 @@ def origin(library: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A library that cannot be found, or that is too old."""
+    """A library that cannot be found, or that is too old for the file that needs it."""
 
     library: str
     wanted_by: str
     symbol: str = ""
-    """The symbol version that it lacks; empty if the library itself is missing."""
+    """The symbol version that is missing from the library. Empty if the library itself is missing."""
     places: tuple[Path, ...] = ()
     """The places where the library was found."""
     elsewhere: Path | None = None
-    """A newer library that the loader would find only later."""
+    """A newer copy of the library that comes later in the loader's search order."""
 
 
 def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Iterator[Lack]:
     """Yield the libraries that these files need and that are missing.
 
-    `preloaded` are folders whose libraries are loaded earlier, such as torch's own. Other needs of CANN's libraries
-    are not reported, because they find each other in ways that the files do not show.
+    Of the libraries that are needed only indirectly, through another library, only the driver's is reported, because
+    CANN's libraries find each other in ways that their files do not show. `preloaded` are folders whose libraries are
+    already loaded, such as torch's own.
     """
     waiting: list[tuple[Path, tuple[str, ...]]] = [(file, ()) for file in files]
     seen = set[str]()
@@ -411,7 +415,7 @@ def _provides(path: Path) -> tuple[str, ...]:
 
 
 def _find(site: Site, name: str, search: Sequence[str], preloaded: Sequence[Path]) -> list[Path]:
-    """Return the files of that name in the order in which the loader finds them."""
+    """Return the files of that name, in the order in which the loader searches for them."""
     library_path = [entry for entry in site.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     folders = [*map(Path, search), *map(Path, library_path), *preloaded, site.prefix / "lib", *_system(site)]
     found = dict.fromkeys(folder / name for folder in folders if (folder / name).is_file())
@@ -450,7 +454,8 @@ _FILES = {
 
 
 def judge_loadable(site: Site) -> Iterator[Finding]:
-    """Yield one finding for each of the two packages: the first missing library and its owner, if there is one."""
+    """Yield a finding for each of the two packages that has a missing library. The finding names the first missing
+    library and its owner."""
     for component, patterns in _FILES.items():
         name = f"{component.value}-libraries"
         package = site.package(component)
@@ -529,7 +534,7 @@ def _too_old(name: str, lack: Lack) -> Finding:
 
 
 def explain(site: Site, library: str) -> tuple[str, str]:
-    """Return the owner of a missing library, and the command that makes the loader find it."""
+    """Return the owner of a missing library, and the command that makes the loader find the library."""
     whose = origin(library)
     if whose == Origin.DRIVER:
         folders = [str(site.at(folder)) for folder in _DRIVER_FOLDERS if site.at(folder).is_dir()]

@@ -18,10 +18,11 @@ from ..processes import own_python
 __all__ = ["Difference", "as_json", "differences", "examine_nodes", "read"]
 
 PATIENCE = 900.0
-"""Seconds for all nodes together; they work in parallel."""
+"""The time limit in seconds for all nodes together. The nodes are examined in parallel."""
 
 REACH = 90.0
-"""Seconds to reach the cluster. Ray itself would try for minutes where nobody listens."""
+"""The seconds to wait for a connection to the cluster. Without this limit, Ray would retry for minutes when no cluster
+runs."""
 
 # Subjects that may differ even between identical nodes.
 _OWN = ("npu-memory", "hccl-ports", "shared-memory", "open-files")
@@ -29,15 +30,15 @@ _OWN = ("npu-memory", "hccl-ports", "shared-memory", "open-files")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A subject for which the nodes have different findings."""
+    """A subject whose findings differ between the nodes."""
 
     name: str
     found: Mapping[str, tuple[str, ...]]
-    """The nodes that have each finding."""
+    """From each finding to the nodes that have it."""
 
 
 def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
-    """Run `verl-npu doctor --json` with these arguments on each node, and return the findings by the node's address.
+    """Run `verl-npu doctor --json` with these arguments on each node, and return the findings by node address.
 
     Raises:
         FleetError: Ray is not installed, no cluster runs, or a node does not answer.
@@ -68,7 +69,7 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
 
 
 def _reach(address: str) -> None:
-    """Raise FleetError unless a separate process can join the cluster."""
+    """Raise FleetError if a test process cannot join the cluster."""
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR')"
     fix = _("start Ray with `ray start --head` on this host, or set RAY_ADDRESS")
     try:
@@ -137,7 +138,7 @@ def read(answer: str, node: str) -> list[Finding]:
 
 
 def differences(nodes: Mapping[str, Sequence[Finding]]) -> list[Difference]:
-    """Return the subjects for which the nodes have different findings, in the order of the findings."""
+    """Return the subjects whose findings differ between the nodes, in the order of the findings."""
     found: dict[str, dict[str, list[str]]] = {}
     names = dict.fromkeys(finding.code for findings in nodes.values() for finding in findings)
     for name in names:

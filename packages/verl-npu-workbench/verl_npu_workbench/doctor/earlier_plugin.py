@@ -1,7 +1,7 @@
-"""Finds traces of an earlier plugin with the same name, and how to switch to this package.
+"""Finds traces of an earlier plugin that has the same name as this package, and tells how to switch to this package.
 
-MindSpeed-RL's plugin is the distribution `verl_npu` 0.0.1 with a package `verl_npu`. Its setup.py edits installed
-files of verl and vLLM: https://github.com/Ascend/MindSpeed-RL, v2.2.0, rl-plugin/setup.py.
+The earlier plugin is MindSpeed-RL's: the distribution `verl_npu` 0.0.1 with a package `verl_npu`. Its setup.py edits
+installed files of verl and vLLM: https://github.com/Ascend/MindSpeed-RL, v2.2.0, rl-plugin/setup.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["NAME", "OURS", "Trace", "find_traces", "is_earlier", "judge_earlier_
 
 NAME = "verl-npu"
 OURS = "CHECKOUT_OR_WHEEL_OF_VERL_NPU"
-"""The placeholder for verl-npu in a command: it is in no package index, where anybody could register its name."""
+"""The placeholder for verl-npu in a printed command. verl-npu is in no package index, and anybody could register its
+name there, so the command must not install it by name."""
 _VERSION = "0.0.1"
 _PACKAGE = "verl_npu"
 _SWITCH_COMMAND = f"pip uninstall -y {_PACKAGE} && pip install {OURS}"
@@ -31,18 +32,18 @@ _SWITCH_COMMAND = f"pip uninstall -y {_PACKAGE} && pip install {OURS}"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One thing that the earlier plugin left behind."""
+    """One trace that the earlier plugin left behind."""
 
     found: str
     why: str
     fix: str
     fails: bool = False
-    """True if the plugin itself may be active; otherwise it has only edited files of other packages."""
+    """True if the earlier plugin itself may be active. False if only its edits to other packages remain."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """An edit that its setup.py makes to a file of a package."""
+    """An edit that the earlier plugin's setup.py makes to a file of another package."""
 
     package: str
     file: str
@@ -59,7 +60,8 @@ def _lacks_kernels(text: str) -> bool:
 
 
 def _has_renamed_lists(text: str) -> bool:
-    """Tell whether every `list` became `List`, with or without `List` at the end of the import from typing."""
+    """Tell whether every `list` in a file was renamed to `List`, whether or not `List` was also added to the end of
+    the import from typing."""
     imported = re.search(r"(?m)^from typing import (Any, Callable\b.*)$", text)
     if imported is None:
         return "List[" in text and re.search(r"(?m)^(from typing import .*\bList\b|[ \t]+List,)", text) is None
@@ -107,7 +109,7 @@ def find_traces(site: Site) -> list[Trace]:
 
 
 def is_earlier(distribution: metadata.Distribution) -> bool:
-    """Tell whether a distribution of that name is the earlier plugin."""
+    """Tell whether a distribution with this name is the earlier plugin."""
     return distribution.version == _VERSION and not distribution.entry_points
 
 
@@ -166,7 +168,7 @@ def _packages(site: Site, places: Sequence[Path]) -> Iterator[Trace]:
 
 
 def _way_in(site: Site, place: Path, places: Sequence[Path]) -> tuple[str, str]:
-    """Return how a folder got onto Python's path, if known, and the command that removes it."""
+    """Return how a folder got onto Python's path, if that is known, and the command that removes it from there."""
     if str(place) in site.environ.get("PYTHONPATH", "").split(os.pathsep):
         return _(" by PYTHONPATH"), _("remove {place} from PYTHONPATH").format(place=place)
     for folder in places:
@@ -205,7 +207,7 @@ def _text(file: Path) -> str:
 
 
 def _restoration(site: Site, package: str, folder: Path, files: Sequence[str]) -> str:
-    """Return the command that restores a package's files."""
+    """Return the command that restores the original files of a package."""
     checkout = folder.parent
     named = shlex.join(f"{package}/{file}" for file in files)
     if (checkout / ".git").exists():
@@ -222,7 +224,8 @@ def _restoration(site: Site, package: str, folder: Path, files: Sequence[str]) -
 
 
 def _hook_line(site: Site) -> str:
-    """Return a sentence with the place of a hand-written line that imports this package; empty if there is none."""
+    """Return a sentence about a hand-written line that imports this package, with its location. Empty if there is no
+    such line."""
     folder = _folder(site, "verl", _places(site))
     for number, line in enumerate(_text(folder / "__init__.py").splitlines() if folder else (), 1):
         if re.match(rf"\s*import {_PACKAGE}\b", line):

@@ -1,4 +1,4 @@
-"""The doctor's subjects, ordered so that fixing one does not break another that was fixed before."""
+"""The subjects that the doctor examines. They are ordered so that fixing one never breaks an earlier one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["NAMES", "SUBJECTS", "Subject", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Subject(Rule[Site]):
-    """One thing that the doctor examines; it yields one or several findings."""
+    """One subject that the doctor examines. It yields one or more findings."""
 
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
     level: Level = Level.STATIC
     """The lowest level at which it is examined."""
     parts: tuple[str, ...] = ()
-    """The codes of its findings besides its own code."""
+    """The codes that its findings may have besides the subject's own code."""
 
 
 SUBJECTS = (
@@ -129,10 +129,10 @@ _LEVELS = (Level.STATIC, Level.IMPORT, Level.DEVICE)
 
 
 def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -> list[Finding]:
-    """Examine all subjects up to a level, or those that `only` names.
+    """Examine all subjects up to a level, or only the subjects that `only` names.
 
     Raises:
-        CommandError: `only` has an unknown name, or a subject of a higher level.
+        CommandError: `only` has an unknown name, or names a subject of a higher level.
     """
     reached = _LEVELS[: _LEVELS.index(level) + 1]
     known = {name: subject for subject in SUBJECTS for name in (subject.code, *subject.parts)}
@@ -157,10 +157,10 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
 
 
 def _asked(subject: Subject, site: Site, only: Sequence[str]) -> list[Finding]:
-    """Return the findings of a subject, limited to the codes in `only` if it has findings with these codes.
+    """Return the findings of a subject. If some of them have codes that `only` names, return only these.
 
-    If it has none, all its findings are the answer: without NPUs, for example, there is no finding on their memory,
-    and the finding that they are missing is returned.
+    If none has such a code, all findings are returned, because they explain why. For example, without NPUs there is no
+    finding about the NPUs' memory, so the finding that NPUs are missing is returned.
     """
     found = list(subject.ask(site))
     named = [finding for finding in found if finding.code in only]

@@ -29,11 +29,12 @@ _MOUNTS = (
 _MODELS = {"a2": "A2", "a3": "A3", "a5": "A5", "": _("unknown model")}
 _UNSUPPORTED = re.compile(r"(ascend)?(310|910a|910proa|910prob)", re.IGNORECASE)
 _HELD = 0.15
-"""The share of an NPU's memory above which somebody uses it. An idle NPU holds 3 to 6 % for itself."""
+"""The share of an NPU's memory above which we assume that somebody uses the NPU. An idle NPU itself uses 3 to 6 %."""
 
 
 def judge_driver(site: Site) -> Iterator[Finding]:
-    """Check the versions of driver and firmware; a later driver than the documents name is fine."""
+    """Check the versions of the driver and the firmware. A driver that is newer than the documented one is
+    accepted."""
     if site.virtual:
         yield skipped("driver", _("not needed on virtual NPUs (SIMULATED)"))
         return
@@ -58,7 +59,7 @@ def judge_driver(site: Site) -> Iterator[Finding]:
 
 
 def judge_npus(site: Site) -> Iterator[Finding]:
-    """Check that there are NPUs that are healthy, free, and of a model that verl's documents cover."""
+    """Check that there are NPUs, and that they are healthy, free, and of a model that verl's documents cover."""
     smi = site.smi
     if site.virtual:
         yield ok("npus", _("{virtual} virtual (SIMULATED)").format(virtual=site.virtual))
@@ -169,9 +170,11 @@ def _read(site: Site, path: str) -> str:
 
 
 _LEAST_SHARED = 2 << 30
-"""Bytes of /dev/shm. Docker's default is 64 MiB; Ray keeps its objects there, and verl a bucket of weights."""
+"""The smallest accepted size of /dev/shm in bytes. Docker's default is 64 MiB. Ray keeps its objects in /dev/shm, and
+verl keeps a bucket of weights there."""
 _LEAST_FILES = 4096
-"""Ray's documents ask for 65536 on large clusters; with 1024, its processes end with `Too many open files`."""
+"""The smallest accepted limit on open files. With 1024, Ray's processes end with `Too many open files`. Ray's
+documents ask for 65536 on large clusters."""
 
 
 def judge_shared_memory(site: Site) -> Iterator[Finding]:
@@ -218,7 +221,7 @@ _LISTENS = "0A"
 
 
 def read_ranges(text: str) -> list[range]:
-    """Parse `60000-60050,60100`; return an empty list if the text is invalid."""
+    """Parse port ranges such as `60000-60050,60100`. Return an empty list if the text is invalid."""
     ranges = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)

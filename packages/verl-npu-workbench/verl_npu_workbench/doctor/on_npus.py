@@ -1,7 +1,7 @@
 """The doctor's tests on the NPUs, each in a separate process: `python -m verl_npu_workbench.doctor.on_npus NAME`.
 
-`operator` multiplies matrices on each NPU and compares the result with the CPU's. `collective` sums over all NPUs with
-HCCL, with one process for each NPU.
+The test `operator` multiplies matrices on each NPU and compares the results with the CPU's. The test `collective` runs
+one process for each NPU and computes a sum over all of them with HCCL.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WIDTH = 64
 
 
 def compute() -> int:
-    """Return 0 if every NPU computes the same as the CPU. Prints one line."""
+    """Run the test `operator`: return 0 if every NPU computes the same result as the CPU. Prints one line."""
     import torch
 
     from verl_npu.ascend import software
@@ -40,7 +40,7 @@ def compute() -> int:
 
 
 def reduce() -> int:
-    """Return 0 if every rank gets the right sum. Prints one line."""
+    """Run one rank of the test `collective`: return 0 if every rank gets the right sum. Prints one line."""
     import torch
 
     from verl_npu.ascend import software

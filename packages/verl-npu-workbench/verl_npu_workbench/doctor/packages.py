@@ -1,6 +1,7 @@
-"""Checks of Python, verl, and the packages below it: installed, in the documents' versions, and fitting together.
+"""Checks of Python, verl, and the packages that verl uses: whether they are installed, whether their versions match
+the documents, and whether they fit together.
 
-Only a deviation that is known to fail is an error; all others are warnings.
+A deviation from the documents is an error only if it is known to fail. Other deviations are warnings.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 ENV = "verl-npu setup"
-"""The command that prints how to install a whole environment."""
+"""The command that prints how to install a complete environment."""
 _GROUP = "torch.backends"
 
 
@@ -62,7 +63,7 @@ def judge_python(site: Site) -> Iterator[Finding]:
 
 
 def judge_verl(site: Site) -> Iterator[Finding]:
-    """Show the installed verl, and the pin whose needs count."""
+    """Report the installed verl, and the pin whose requirements apply."""
     judged = site.judged
     if judged is None and site.pin is None:
         empty = site.package(Component.TORCH) is None
@@ -159,26 +160,26 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Versions of a package that are known to fail."""
+    """Versions of a package that are known not to work."""
 
     component: Component
     versions: SpecifierSet
     pins: tuple[str, ...]
-    """The pins that fail with them; empty means all."""
+    """The pins with which these versions do not work. Empty means all pins."""
     needed: str
     install: str
     """A version that works."""
     why: str
-    """The failure, with the text of the error."""
+    """The reason for the failure, with the text of the error."""
     source: str
-    """The place where it was seen."""
+    """The place where the failure was observed."""
     healed: str = ""
-    """How verl-npu makes the two versions work together; empty if it does not."""
+    """How verl-npu makes the versions work. Empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a failing version in one environment."""
+    """The verdict on a package version that is known to fail, for one environment."""
 
     why: str
     needed: str
@@ -232,7 +233,7 @@ CLASHES = (
 
 
 def clash_with(site: Site, component: Component, package: Package) -> Judgement | None:
-    """Return why this version fails here; None if it is not known to fail."""
+    """Return the reason why this version fails in this environment, or None if it is not known to fail."""
     version = package.parsed
     if version is None:
         return None
@@ -273,8 +274,8 @@ COMPARED = (
     Component.FLASH_ATTN,
     Component.LIGER_KERNEL,
 )
-"""The packages that are compared one by one, in the order in which `verl-npu setup` installs them. The module `triton`
-judges triton."""
+"""The packages whose versions are compared one by one, in the order in which `verl-npu setup` installs them. triton is
+missing here, because the module `triton` checks it."""
 _NPU_PACKAGES = frozenset(
     {
         Component.TORCH,
@@ -323,7 +324,8 @@ _NEEDED: Mapping[Component, _Absence] = {
     ),
     Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("from v0.9.1 on, main_ppo imports this package")),
 }
-"""The packages that every job needs if the pin's documents name them; other packages are needed only by some jobs."""
+"""The packages that every job needs, provided that the pin's documents name them. Only some jobs need the other
+packages."""
 _WHY = {
     Component.TORCH: _("torch_npu and vllm-ascend are built for one release of PyTorch"),
     Component.TORCH_NPU: _("vllm-ascend and CANN were tested with this version"),
@@ -337,7 +339,7 @@ _WHY = {
 
 
 def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
-    """Check that a package is installed, supported on NPUs, and of a version that a document names."""
+    """Check that a package is installed, that NPUs support it, and that a document names its version."""
     need, package = Need.of(site, component), site.package(component)
     unsupported = bool(need.claims) and not need.supported
     if package is None:
@@ -410,7 +412,7 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
 
 
 def _commit(need: Need, package: Package) -> Finding:
-    """Judge a package whose version fits: if the documents name a commit, compare that as well."""
+    """Judge a package whose version is right. If the documents also name a commit, compare the commit."""
     named = [claim for claim in need.supported if is_commit(claim.revision)]
     others = [claim for claim in need.supported if claim not in named]
     fits = any(package.commit.startswith(claim.revision) for claim in named)
@@ -428,13 +430,14 @@ def _commit(need: Need, package: Package) -> Finding:
 
 
 def _is_named(need: Need, package: Package) -> bool:
-    """Tell whether the package is exactly the commit that a document names, so that its version does not matter."""
+    """Tell whether the installed package is exactly the commit that a document names. Its version then does not
+    matter."""
     named = (claim.revision for claim in need.supported if is_commit(claim.revision))
     return any(package.commit.startswith(revision) for revision in named)
 
 
 def install_command(need: Need) -> str:
-    """Return the command that installs the version that the first document names."""
+    """Return the command that installs the version in the first document."""
     component = need.component
     first = need.supported[0] if need.supported else None
     if first is not None and first.revision and component in _GIT:
@@ -488,7 +491,7 @@ def judge_torch(site: Site) -> Iterator[Finding]:
 
 
 def judge_engine(site: Site) -> Iterator[Finding]:
-    """Check that vLLM and vllm-ascend fit together; on NPUs neither works without the other."""
+    """Check that vLLM and vllm-ascend fit together. On NPUs, neither of them works without the other."""
     name = "engine-pair"
     vllm, ascend = site.package(Component.VLLM), site.package(Component.VLLM_ASCEND)
     if site.virtual:
@@ -553,20 +556,22 @@ def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Find
 
 
 def _wrong_one(site: Site, vllm: Version, ascend: Version) -> tuple[Component, str]:
-    """Return the one of the two that does not fit the pin, and the release that it needs."""
+    """Return which of the two packages does not fit the pin, and the release of it that the pin requires."""
     if site.pin is not None and Need.of(site, Component.VLLM).met_by(vllm):
         return Component.VLLM_ASCEND, _release(vllm)
     return Component.VLLM, _release(ascend)
 
 
 def _exchange(site: Site, part: Component, release: str) -> str:
-    """Return the command that installs a package from source: vLLM's wheel would install a CUDA build of PyTorch."""
+    """Return the command that installs a package from source. vLLM's wheel cannot be used, because it would install a
+    CUDA build of PyTorch."""
     need = Need.of(site, part)
     return install_command(need) if need.supported else from_git(part, f"v{release}" if release else "main")
 
 
 def judge_megatron(site: Site) -> Iterator[Finding]:
-    """Check that MindSpeed and Megatron fit together; MindSpeed alone leaves PyTorch half-changed when imported."""
+    """Check that MindSpeed and Megatron fit together. MindSpeed without Megatron leaves PyTorch partly patched when it
+    is imported."""
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:

@@ -1,6 +1,7 @@
-"""Probes that really run something: imports of packages, an operator on each NPU, and a collective over all NPUs.
+"""Probes that execute something: imports of packages, an operator on each NPU, and a collective over all NPUs.
 
-Each probe is a separate process with a time limit: an import may crash the interpreter, and a collective may hang.
+Each probe runs in a separate process with a time limit, because an import may crash the interpreter and a collective
+may hang.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ class Probe:
     name: str
     level: Level
     components: tuple[Component, ...]
-    """The packages that must be installed; otherwise the probe is skipped."""
+    """The packages that the probe needs. If one is not installed, the probe is skipped."""
     command: tuple[str, ...]
-    """The arguments of Python."""
+    """The command-line arguments for Python."""
     patience: float
     """The time limit in seconds."""
     why: str
     module: str = ""
-    """The module to import, if the probe does nothing else."""
+    """The module to import. Empty if the probe does something else."""
 
     @property
     def about(self) -> str:
@@ -54,7 +55,7 @@ class Probe:
 
     @property
     def again(self) -> str:
-        """The command that repeats the probe and shows its whole output."""
+        """The command that repeats the probe and prints its complete output."""
         return shlex.join(("python", *self.command))
 
 
@@ -101,7 +102,7 @@ PROBES = (
 
 
 def probe(site: Site, asked: Probe) -> Iterator[Finding]:
-    """Run a probe, and explain its result."""
+    """Run a probe, and yield a finding that explains its result."""
     absent = [component.value for component in asked.components if site.package(component) is None]
     if site.virtual and absent == [Component.TORCH_NPU.value]:
         absent = []  # virtual NPUs provide torch_npu

@@ -1,6 +1,6 @@
 """The machine and the environment that the doctor examines.
 
-Packages are read from their metadata and never imported; the NPUs are those that `npu-smi info` lists.
+Packages are found through their metadata and never imported. The NPUs are the ones that `npu-smi info` lists.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Level(enum.Enum):
     """The depth of an examination."""
 
     STATIC = "static"
-    """Read files and metadata; import none of the user's packages."""
+    """Only read files and metadata. Import none of the user's packages."""
     IMPORT = "import"
     """Also import the packages, each in a separate process."""
     DEVICE = "device"
@@ -68,7 +68,8 @@ class Judged:
     """The nearest pin."""
     exact: bool
     refused: tuple[str, ...]
-    """The features that drifted, or for which upstream's own code is ineffective, with their states."""
+    """The features that are in a bad state, each with its state: they have drifted, or upstream's own code is
+    ineffective."""
     disabled: tuple[str, ...] = ()
     """The features that the user has switched off."""
 
@@ -78,12 +79,12 @@ _ARCHES = {"aarch64": "arm", "arm64": "arm", "x86_64": "x86", "amd64": "x86"}
 
 @dataclass(frozen=True)
 class Site:
-    """One environment on one machine; the defaults describe this one."""
+    """One environment on one machine. The defaults describe the machine and the environment of this process."""
 
     pin: Pin | None
-    """The pin whose needs count; None if no verl is found and the user named none."""
+    """The pin whose requirements apply. None if no verl is found and the user named no pin."""
     judged: Judged | None
-    """The verl of the environment; None if there is none."""
+    """The result of `verl-npu check` for the installed verl. None if no verl is installed."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     python: str = platform.python_version()
@@ -99,7 +100,7 @@ class Site:
 
     @classmethod
     def here(cls, pin: Pin | None, judged: Judged | None) -> Site:
-        """Return this machine with the running Python."""
+        """Return a site for this machine and the running Python."""
         try:
             shared = shutil.disk_usage("/dev/shm").total
         except OSError:
@@ -110,7 +111,7 @@ class Site:
         return cls(pin, judged, shared_memory=shared, open_files=sys.maxsize if endless else files, arch=arch)
 
     def at(self, path: str) -> Path:
-        """Return the location of an absolute path below the root."""
+        """Return where an absolute path is below `root`."""
         return self.root / path.lstrip("/")
 
     @cached_property
@@ -129,7 +130,7 @@ class Site:
 
     @property
     def virtual(self) -> str:
-        """The number of virtual NPUs that the environment asks for; empty if it asks for none."""
+        """The number of virtual NPUs, as set in the environment. Empty if no virtual NPUs are requested."""
         return virtual_npus(self.environ)
 
     @cached_property
@@ -152,23 +153,20 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """`a2`, `a3`, or `a5`; empty if unknown or mixed."""
+        """The kind of the NPUs: `a2`, `a3`, or `a5`. Empty if it is unknown or mixed."""
         kinds = {npu.kind for npu in self.smi.npus}
         return kinds.pop() if len(kinds) == 1 else ""
 
     @cached_property
     def named(self) -> Environment | None:
-        """The pin's environment that fits most of the installed packages, or that of verl's documents if several fit
-        equally; None without a pin.
-
-        None without a pin.
-        """
+        """The environment of the pin that matches the most installed packages. If several match equally well, it is
+        the one from verl's documents. None without a pin."""
         if self.pin is None:
             return None
         return max(self.pin.environments, key=self._fits)
 
     def _fits(self, named: Environment) -> int:
-        """Return the number of packages that fit an environment."""
+        """Return the number of installed packages that match an environment."""
         fits = 0
         for component, cell in named.cells.items():
             package = self.package(component)
@@ -182,7 +180,7 @@ class Site:
         return fits
 
     def attention_in_force(self) -> bool:
-        """Tell whether verl-npu's feature `attention` is on in jobs that start here."""
+        """Tell whether verl-npu's feature `attention` is enabled in jobs that start in this environment."""
         off = environment.SWITCH.text(self.environ) == "off"
         left_out = environment.DISABLE.text(self.environ).replace(" ", "").split(",")
         return not off and "attention" not in left_out and self.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0"
@@ -190,12 +188,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The documents' claims about one component that apply here."""
+    """The documents' claims about one component, limited to the claims that apply here."""
 
     component: Component
     pin: str
-    """The name of the pin, and of the environment unless it is that of verl's documents. Empty if no pin is known;
-    then no version is needed."""
+    """The name of the pin. The environment's name is added unless it is the environment from verl's documents. Empty
+    if no pin is known; then no version is required."""
     claims: tuple[Claim, ...]
 
     @classmethod
@@ -210,20 +208,21 @@ class Need:
 
     @property
     def supported(self) -> tuple[Claim, ...]:
-        """The claims that ask for the component."""
+        """The claims that say that the component is needed."""
         return tuple(claim for claim in self.claims if not claim.unsupported)
 
     def met_by(self, version: Version) -> bool:
-        """Tell whether at least one document allows this version, or none mentions the component."""
+        """Tell whether at least one document allows this version, or no document mentions the component."""
         return not self.supported or any(claim.accepts(version) for claim in self.supported)
 
     def at_least_met_by(self, version: Version) -> bool:
-        """Tell whether a version is the documented version or a later one."""
+        """Tell whether a version is the documented version or a newer one."""
         named = [Version(each.version) for claim in self.supported for each in SpecifierSet(claim.needs)]
         return self.met_by(version) or not named or version >= min(named)
 
     def at(self, prefix: str = "") -> str:
-        """Return the version to install as the end of a phrase, such as ` of CANN 8.3.RC1`; empty if none is named."""
+        """Return the version to install as the end of a phrase, such as ` of CANN 8.3.RC1`. Empty if the documents
+        name none."""
         exact = self.exact
         return _(" of {prefix}{exact}").format(prefix=prefix, exact=exact) if exact else ""
 
@@ -236,7 +235,7 @@ class Need:
         return ""
 
     def __str__(self) -> str:
-        """Return the documents' claims, each once; empty if there are none."""
+        """Describe the documents' claims, without repetitions. Empty if there are none."""
         named = dict.fromkeys(str(claim).removeprefix("==") for claim in self.claims)
         return f"{' or '.join(named)} ({self.pin})" if named else ""
 
@@ -256,11 +255,12 @@ class Package:
     commit: str = ""
     """The git commit that it was installed from; empty if unknown."""
     branch: str = ""
-    """The branch or tag that it was installed from, or that is checked out now."""
+    """The branch or tag that it was installed from, or that its checkout is on now."""
 
     @property
     def parsed(self) -> Version | None:
-        """The version; None if it is not valid for Python packaging, or means nothing, as with a shallow clone."""
+        """The parsed version. None if Python packaging cannot parse it, or if it is meaningless, as in a shallow
+        clone."""
         try:
             version = Version(self.version)
         except InvalidVersion:
@@ -268,7 +268,7 @@ class Package:
         return None if (version.major, version.minor) == (0, 1) and version.is_devrelease else version
 
     def requirement(self, name: str) -> Requirement | None:
-        """Return its unconditional requirement on another package, if it has one."""
+        """Return the package's unconditional requirement on another package, or None if it has none."""
         for text in self.requires:
             try:
                 requirement = Requirement(text)
@@ -290,7 +290,8 @@ class Package:
 
 
 def installed_packages(path: Sequence[str]) -> dict[str, Package]:
-    """Return the packages on `path`, by canonical name; the first of a name counts, as in Python."""
+    """Return the packages on `path`, by canonical name. If a name occurs twice, the first package counts, as in
+    Python."""
     found: dict[str, Package] = {}
     for each in metadata.distributions(path=list(path)):
         name = each.metadata["Name"]
@@ -318,9 +319,9 @@ def _package(name: str, distribution: metadata.Distribution) -> Package:
 
 
 def distribution_url(name: str, path: Sequence[str]) -> str:
-    """Return the source from which pip can install a distribution again: an address with a commit, or a file.
+    """Return the source from which pip can reinstall a distribution: a repository's address with a commit, or a file.
 
-    Empty if it came from an index, or if the source is unknown.
+    Empty if it came from a package index, or if the source is unknown.
     """
     for each in metadata.distributions(name=name, path=list(path)):
         content = _json(each.read_text("direct_url.json"))
@@ -341,7 +342,8 @@ def _json(text: str | None) -> dict[str, object]:
 
 
 def _head(checkout: Path) -> tuple[str, str]:
-    """Return the commit and the branch of a checkout from its files, without git; each may be empty."""
+    """Return the commit and the branch of a git checkout, read from its files without running git. Either may be
+    empty."""
     try:
         head = (checkout / ".git" / "HEAD").read_text().strip()
     except OSError:
@@ -357,7 +359,7 @@ def _head(checkout: Path) -> tuple[str, str]:
 
 
 def _megatron(entry: Path) -> Package | None:
-    """Return the Megatron of a checkout on PYTHONPATH, which has no metadata."""
+    """Return Megatron if `entry` on PYTHONPATH is a checkout of it. Such a checkout has no metadata."""
     try:
         text = (entry / "megatron" / "core" / "package_info.py").read_text()
     except (OSError, ValueError):
@@ -371,7 +373,7 @@ def _megatron(entry: Path) -> Package | None:
 
 
 SMI_PATIENCE = 15.0
-"""Seconds for npu-smi, which hangs if the controller of an NPU does not answer."""
+"""The time limit for npu-smi in seconds. npu-smi hangs if the controller of an NPU does not respond."""
 _VERSION = re.compile(r"npu-smi\s+\S+\s+Version:\s*(\S+)|npu-smi version:\s*(\S+)")
 _NPU = re.compile(r"^\|\s*(\d+)\s+([A-Za-z0-9][\w-]*)\s*\|\s*([A-Za-z]+)\s*\|")
 _CHIP = re.compile(r"^\|\s*\d+(?:\s+\d+)?\s*\|\s*[0-9A-Fa-fx:.NA-]+\s*\|.*?(?<!\d)(\d+)\s*/\s*(\d+)\s*\|\s*$")
@@ -381,29 +383,29 @@ _PHYSICAL = re.compile(r"Phy-ID", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Npu:
-    """One chip, which PyTorch sees as a device; an A3 card has two."""
+    """One chip, which PyTorch sees as one device. An A3 card has two chips."""
 
     card: int
     name: str
     health: str
     used: int = 0
-    """Used memory, in MB."""
+    """The used memory in MB."""
     memory: int = 0
-    """The memory in MB."""
+    """The total memory in MB."""
     kind: str = ""
-    """`a2`, `a3`, or `a5`; empty if the name does not tell."""
+    """`a2`, `a3`, or `a5`. Empty if the chip's name does not show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that uses memory of an NPU."""
+    """A process that uses memory on an NPU."""
 
     card: int
     chip: int
     process: int
     name: str
     memory: int
-    """The memory in MB."""
+    """The memory that it uses, in MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +414,7 @@ class Answer:
 
     exists: bool
     problem: str = ""
-    """The reason if it lists no NPUs."""
+    """The reason why no NPUs are listed."""
     version: str = ""
     """The version of the driver."""
     npus: tuple[Npu, ...] = ()
@@ -420,7 +422,7 @@ class Answer:
 
 
 def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
-    """Run `npu-smi info`."""
+    """Run `npu-smi info`, and return its parsed output."""
     command = shutil.which("npu-smi", path=environ.get("PATH", ""))
     if command is None:
         return Answer(exists=False, problem=_("the command npu-smi is missing"))
@@ -457,7 +459,8 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
 
 
 def parse_npu_smi(text: str) -> Answer:
-    """Parse the table of `npu-smi info`, in the form for A2 (a row for each card) or A3 (two chips for each card)."""
+    """Parse the table of `npu-smi info`. Its format for A2 has one chip for each card, and the format for A3 has
+    two."""
     version = _VERSION.search(text)
     # A3 chips are called Ascend910, like those of the first generation, but only A3's table has Phy-ID.
     physical = _PHYSICAL.search(text) is not None

@@ -1,4 +1,5 @@
-"""Checks of Triton: triton-ascend and upstream's triton share one folder, and triton-ascend is made for one CANN."""
+"""Checks of Triton. triton-ascend and upstream's triton install into the same folder, and each release of
+triton-ascend is built for particular releases of CANN."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ CANN_OF: Mapping[str, Sequence[str]] = {
     "3.2.0": ("8.5.0",),
     "3.2.1": ("9.0.0",),
 }
-"""The releases of CANN that triton-ascend's installation guide names for each of its releases."""
+"""From each release of triton-ascend to the releases of CANN that its installation guide names."""
 _GUIDE = "https://gitcode.com/Ascend/triton-ascend/blob/main/docs/zh/installation_guide.md"
 
 
 def judge_triton(site: Site) -> Iterator[Finding]:
-    """Check that triton-ascend's files are its own, and that its CANN is installed."""
+    """Check that triton-ascend's files have not been overwritten, and that a matching CANN is installed."""
     yield _judge_files(site)
     yield _judge_cann(site)
 
@@ -82,7 +83,8 @@ def _has_backend(package: Package) -> bool:
 
 
 def _is_required(ascend: Package, triton: Package) -> bool:
-    """Tell whether triton-ascend requires this triton, as 3.2.1 and later do; it is then installed over its files."""
+    """Tell whether triton-ascend itself requires this triton, as it does from 3.2.1 on. triton-ascend is then
+    installed over triton's files."""
     for text in ascend.requires:
         try:
             asked = Requirement(text)
@@ -95,7 +97,8 @@ def _is_required(ascend: Package, triton: Package) -> bool:
 
 
 def _overwritten(ascend: Package, triton: Package) -> str:
-    """Return a file of triton-ascend that upstream's triton overwrote; empty if there is none or it is unknown."""
+    """Return a file of triton-ascend that upstream's triton has overwritten. Empty if there is none, or if pip's
+    records do not show it."""
     own, theirs = _recorded(ascend), _recorded(triton)
     for name, known in own.items():
         if name in theirs and theirs[name] != known and _hash(ascend.folder / name) == theirs[name]:

@@ -1,4 +1,4 @@
-"""Checks the values of the environment variables that the pins' documents name."""
+"""Checks the values of the environment variables that the documents for the pins mention."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .site import Site
 __all__ = ["RULES", "VariableRule", "judge_variables", "unreadable_devices", "wrong_variables"]
 
 Judge = Callable[[str, Site], str]
-"""Takes the text of a variable and returns what is wrong with it, or an empty text."""
+"""A function that takes a variable's value, and returns a description of the problem or an empty string."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariableRule:
-    """The valid values of one variable."""
+    """A rule for the valid values of one variable."""
 
     name: str
     judge: Judge
@@ -37,9 +37,10 @@ class VariableRule:
     why: str
     severity: Severity = Severity.WARNING
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
-    """The stages at which it can be judged; scripts, too, if the text alone is enough."""
+    """The stages at which the variable can be judged. Scripts are a stage only if the variable's value is enough to
+    judge it."""
     value: str = ""
-    """The value to set instead; empty if the variable is best left unset."""
+    """The value to set instead. Empty if it is best to unset the variable."""
 
 
 def _one_of(*words: str) -> Judge:
@@ -58,7 +59,7 @@ def _number(least: float, most: float = float("inf")) -> Judge:
 
 
 def unreadable_devices(text: str) -> str:
-    """Return what is wrong with a list of visible NPUs, whatever the machine, or an empty text."""
+    """Describe the problem with a list of visible NPUs, independent of the machine. Empty if there is none."""
     numbers = [each.strip() for each in text.split(",")]
     if not text.strip():
         return _("an empty list of NPUs")
@@ -142,7 +143,7 @@ def _preloaded(text: str, site: Site) -> str:
 
 _SECONDS = _("a number of seconds")
 _READS_NZ = Version("0.11.0rc1")
-"""The first vllm-ascend that reads the variable."""
+"""The first vllm-ascend release that reads the variable VLLM_ASCEND_ENABLE_NZ."""
 _HCCL_REFUSES = _("with any other value, HCCL ends with an error when the first communicator is made")
 _HCCL_MEETS = _(
     "the ranks of HCCL meet through this interface or address, and do not find each other with a wrong one"
@@ -259,11 +260,11 @@ RULES = (
         _("each process prints an error of ld.so, and runs without the library"),
     ),
 )
-"""The variables that are judged besides VERL_NPU_*; a variable without a rule is accepted as it is."""
+"""Rules for variables other than VERL_NPU_*. Variables without a rule are accepted as they are."""
 
 
 def judge_variables(site: Site) -> Iterator[Finding]:
-    """Yield one finding for each wrong variable, or one for all if none is wrong."""
+    """Yield a finding for each variable with a wrong value. If none is wrong, yield one finding that says so."""
     wrong = [*wrong_variables(site, Stage.ENVIRONMENT)]
     yield from wrong
     if not wrong:
@@ -286,11 +287,11 @@ _COSTS = {
         ends_under_strict=_ENDS_UNDER_STRICT
     ),
 }
-"""The effect of a wrong variable on a job."""
+"""What happens to a job if the variable has a wrong value."""
 
 
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
-    """Yield a finding for each wrong variable of a site. Rules that belong to another stage are left out."""
+    """Check the variables of a site that can be judged at this stage, and yield a finding for each wrong one."""
     yield from _ours(site)
     for rule in RULES:
         text = site.environ.get(rule.name) if stage in rule.stages else None

@@ -1,1 +1,1 @@
-"""Inspects a stuck job: what each process does, and which process the others wait for. Changes nothing."""
+"""Inspection of a hung job: what each process is doing, and which process the others wait for. Nothing is changed."""

@@ -1,6 +1,7 @@
-"""Tells what a process does, by the functions on its stack.
+"""Tells what a process is doing, from the functions on its stack.
 
-A single stack only shows where a process is. `verdict` compares several to tell whether it waits there.
+A single stack only shows where a process is. `verdict` compares several stacks of a process to tell whether it is
+waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .stacks import MAIN, Frame, Thread
 
 
 class Kind(enum.Enum):
-    """The activity of a process."""
+    """The kind of activity of a process."""
 
     COLLECTIVE = _("is in a collective")
     MEETING = _("waits for the other ranks")
@@ -41,7 +42,7 @@ FOR_OTHERS = frozenset({Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC, Kind.ENGINE, K
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """The activity of one process, with its evidence."""
+    """The activity of one process, and the evidence for it."""
 
     kind: Kind
     call: str = ""
@@ -49,21 +50,21 @@ class Doing:
     place: str = ""
     """The line in the user's, verl's, or an engine's code that called the function."""
     text: str = ""
-    """The source text of that line."""
+    """The source code of that line."""
     path: tuple[str, ...] = ()
-    """The functions from the outermost to that one, each with its line."""
+    """The functions on the stack from the outermost one to `call`, each with its line."""
     thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """A function that shows the activity of a process."""
+    """A function that reveals the activity of a process."""
 
     kind: Kind
     file: re.Pattern[str]
     function: re.Pattern[str]
     call: str = ""
-    """The name to print for it; empty for its own name."""
+    """The name to print for the function. Empty to print its own name."""
 
 
 _SIGNS = (
@@ -150,7 +151,8 @@ _SIGNS = (
         "a network",
     ),
 )
-"""The functions that tell more come first: if several match one stack, the earliest row counts."""
+"""The functions that reveal an activity, the most telling ones first. If several are on one stack, the first row that
+matches counts."""
 _IDLE = (
     (0, re.compile(r"ray/_private/worker\.py$"), "main_loop"),
     (0, re.compile(r"concurrent/futures/thread\.py$"), "_worker"),
@@ -159,7 +161,7 @@ _IDLE = (
     (0, re.compile(r"/threading\.py$"), "run"),
     (4, re.compile(r"multiprocessing/resource_sharer\.py$"), "_serve"),
 )
-"""The functions of an idle thread, each with the number of functions that it may have called."""
+"""The functions of an idle thread. The number is how many more calls may be on the stack above the function."""
 _QUEUES = re.compile(r"/queues?\.py$")
 _WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
 _LINES = (
@@ -169,7 +171,7 @@ _LINES = (
     (Kind.OUTSIDE, re.compile(r"\bopen\(|\.(?:read|write|recv\w*|accept|connect)\(|os\.(?:stat|listdir|scandir)\(")),
     (Kind.PROCESS, re.compile(r"\.join\(\)|\.recv\(\)")),
 )
-"""Patterns of source lines for calls into C, which have no frame of their own."""
+"""Patterns for source lines that call C code, because a C function has no Python frame."""
 _LIBRARY = re.compile(
     r"/(?:torch|torch_npu|ray|transformers|accelerate|tensordict|numpy|concurrent|multiprocessing|asyncio)/|"
     r"/lib/python3\.\d+/(?!site-packages)|^<|verl/single_controller/"
@@ -180,7 +182,7 @@ _OWN_THREADS = re.compile(
 
 
 def doing(threads: Sequence[Thread]) -> Doing:
-    """Return the activity of a process: the most telling activity of its threads."""
+    """Return the activity of a process: the most telling one among its threads."""
     found = [each for each in (_doing_of_thread(thread) for thread in threads) if each is not None]
     if not found:
         return Doing(Kind.IDLE)
@@ -223,7 +225,7 @@ def _doing_by_line(frames: Sequence[Frame], thread: str) -> Doing:
 
 
 def _name(frame: Frame) -> str:
-    """Return the function without its class, which py-spy adds for some versions of Python."""
+    """Return the function's name without its class. py-spy adds the class for some versions of Python."""
     return frame.function.rpartition(".")[2]
 
 
@@ -242,17 +244,17 @@ def _made(kind: Kind, call: str, frames: Sequence[Frame], depth: int, thread: st
 
 
 def place(frame: Frame) -> str:
-    """Return a line of code as function, file, and line."""
+    """Format a code location as function, file, and line."""
     return f"{frame.function} ({short(frame.file)}:{frame.line})"
 
 
 def short(file: str) -> str:
-    """Return the path of a source file below site-packages, or the last two parts of another path."""
+    """Shorten the path of a source file to the part below site-packages, or otherwise to its last two parts."""
     _, found, name = file.rpartition("/site-packages/")
     return name if found else "/".join(file.split("/")[-2:])
 
 
 def own_frames(threads: Iterable[Thread], name: str, most: int) -> list[Frame]:
-    """Return the innermost functions of a thread that do not belong to a library."""
+    """Return the innermost frames of a thread that are not in a library."""
     found = next((thread.frames for thread in threads if thread.name == name), ())
     return [frame for frame in found if not _LIBRARY.search(frame.file)][:most]

@@ -21,20 +21,21 @@ from . import host
 from .looking import PAUSE, Member, as_json, from_json, members_of
 
 _REACH = 60.0
-"""The seconds that other hosts get in addition to the inspection, because a Ray worker starts on each of them."""
+"""The seconds that other hosts get in addition to the time of the inspection, because a Ray worker must first start on
+each of them."""
 _LONGEST = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job as seen on all its hosts."""
+    """The processes of a job on all its hosts."""
 
     job: str
     members: tuple[Member, ...]
     hosts: tuple[str, ...]
-    """The inspected hosts, by name or address."""
+    """The hosts that were inspected, by name or address."""
     silent: tuple[str, ...] = ()
-    """The hosts of Ray's cluster that gave no answer."""
+    """The hosts of the Ray cluster that did not answer."""
     problem: str = ""
     """The reason why the other hosts could not be inspected; empty if they were."""
 
@@ -45,7 +46,7 @@ class Seen:
 
 
 def look(asked: str, pause: float = PAUSE) -> Seen:
-    """Inspect a job's processes on all its hosts; without Ray, only on this one.
+    """Inspect the processes of a job on all its hosts. Without Ray, only this host is inspected.
 
     Raises:
         CommandError: there is no such job, or more than one.

@@ -1,8 +1,8 @@
-"""Finds the jobs on this host and their processes, from the kernel and from Ray's files.
+"""Finds the jobs on this host and their processes, using the kernel's and Ray's files.
 
-A process of a Ray job has one of Ray's logs open, and the log's name or the process's environment contains the job's
-id. A rank of torchrun has RANK in its environment. Their children belong to the job, too. Nothing is sent to any
-process.
+A process belongs to a Ray job if it has one of Ray's logs open, and if the log's name or the process's environment
+contains the job id. A rank of torchrun has RANK in its environment. The children of these processes belong to the job,
+too. No signal or message is sent to any process.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _RAY_LOG = re.compile(
 _GCS = re.compile(r"--gcs-address=(?P<address>[\w.:\[\]-]{1,200})")
 _RAY_JOB = re.compile(r"[0-9a-f]{8}")
 _NO_JOB = "f" * 8
-"""The job id of a Ray worker that waits for its first task."""
+"""The job id in a Ray worker that waits for its first task."""
 _MOST_BYTES = 1 << 20
 _LONGEST_TITLE = 160
 _FIRST_WORDS = 400
-"""The number of first characters of a command line that contain the program."""
+"""How many characters at the beginning of a command line are searched for the program."""
 _RAY_SERVICES = re.compile(
     r"/ray/(?:dashboard|autoscaler|_private(?!/workers/))/|/ray/core/src/ray/|\braylet\b|^ray-dashboard-"
     r"|from multiprocessing\.resource_tracker import main\b"
 )
-"""Ray's own processes, and the trackers of shared memory that Python starts beside a process."""
+"""Ray's own processes, and the resource trackers that Python starts for shared memory."""
 _SHELLS = ("python", "torchrun", "ray::")
 
 
@@ -46,21 +46,22 @@ class Process:
     state: str
     """The kernel's letter: R runs, S sleeps, D waits for a device or a disk, T is stopped, Z has ended."""
     seconds: float
-    """Processor time of all its threads."""
+    """The processor time of all its threads, in seconds."""
     began: int
-    """The start time in the kernel's ticks; together with the id it identifies a process for ever."""
+    """The start time in the kernel's clock ticks. Process ids are reused, but the id and the start time together are
+    unique."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The place of a process among the ranks of its group, from its environment."""
+    """The rank of a process in its group, read from its environment."""
 
     rank: int
     size: int
     group: str
-    """The address at which the ranks meet."""
+    """The address at which the ranks of the group meet."""
     local: int
-    """The number of ranks on this host; 0 if unknown."""
+    """The number of ranks of the group on this host. It is 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,14 @@ class Job:
     """The part of a job that runs on this host."""
 
     name: str
-    """The Ray job's id, or the id of the process that started it."""
+    """The id of the Ray job; without Ray, the id of the process that launched the job."""
     session: str
-    """Ray's folder; empty without Ray."""
+    """The folder of Ray's session. Empty without Ray."""
     roots: tuple[int, ...]
 
 
 def processes() -> dict[int, Process]:
-    """Return all visible processes, by id."""
+    """Return all processes that this process can see, by id."""
     found = {}
     for entry in os.scandir(_PROC):
         if entry.name.isdecimal() and (process := process_of(int(entry.name))) is not None:
@@ -97,7 +98,7 @@ def process_of(pid: int) -> Process | None:
 
 
 def rank_of(pid: int) -> Rank | None:
-    """Return the rank of a process; None if it has none, or belongs to another user."""
+    """Return the rank of a process. None if it has no rank or belongs to another user."""
     told = environ_of(pid)
     try:
         rank, size = int(told["RANK"]), int(told["WORLD_SIZE"])
@@ -108,7 +109,7 @@ def rank_of(pid: int) -> Rank | None:
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with; empty if it may not be read."""
+    """Return the environment that a process was started with. Empty if reading it is not permitted."""
     try:
         raw = _read(pid, "environ")
     except OSError:
@@ -118,7 +119,7 @@ def environ_of(pid: int) -> dict[str, str]:
 
 
 def jobs(seen: Mapping[int, Process]) -> list[Job]:
-    """Return the jobs on this host, without the job that this process belongs to."""
+    """Return the jobs on this host, except the job that this process belongs to."""
     own = {os.getpid(), *ancestors(os.getpid(), seen)}
     own_job = os.environ.get("RAY_JOB_ID", "")
     by_ray: dict[tuple[str, str], list[int]] = {}
@@ -138,12 +139,12 @@ def jobs(seen: Mapping[int, Process]) -> list[Job]:
 
 
 def is_ray_job(name: str) -> bool:
-    """Tell whether a name has the form of a Ray job's id."""
+    """Tell whether a string looks like the id of a Ray job."""
     return _RAY_JOB.fullmatch(name) is not None
 
 
 def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job:
-    """Return the job with this Ray job id or process id; the only job if `asked` is empty.
+    """Return the job with this Ray job id or process id. If `asked` is empty, return the only job.
 
     Raises:
         CommandError: there is no such job, or more than one.
@@ -179,7 +180,7 @@ def _job_of_process(pid: int, found: Iterable[Job], seen: Mapping[int, Process])
 
 
 def members(job: Job, seen: Mapping[int, Process]) -> list[Process]:
-    """Return the job's Python processes on this host with their children, without Ray's own services."""
+    """Return the job's Python processes on this host and their children. Ray's own services are left out."""
     roots = {*job.roots}
     return [
         process
@@ -202,7 +203,8 @@ def ancestors(pid: int, seen: Mapping[int, Process]) -> Iterator[int]:
 
 
 def gcs_address(job: Job, seen: Mapping[int, Process]) -> str:
-    """Return the address of a Ray job's cluster, from the command line of its raylet; empty if not found."""
+    """Return the address of a Ray job's cluster, from the command line of the job's raylet. Empty if it is not
+    found."""
     for pid in seen:
         words = _words(pid)
         if "raylet" in words[:400] and job.session and job.session in words:
@@ -233,7 +235,7 @@ def _is_python(pid: int) -> bool:
 
 
 def _ray_job_of(pid: int) -> tuple[str, str] | None:
-    """Return Ray's folder and the job's id, from the log that Ray's library keeps open.
+    """Return Ray's session folder and the job id, from the log that Ray's library keeps open in the process.
 
     The id is empty for a worker that has no job yet.
     """
@@ -256,7 +258,7 @@ def _is_of_ray(pid: int, seen: Mapping[int, Process]) -> bool:
 
 
 def _launcher(pid: int, seen: Mapping[int, Process], own: set[int]) -> int:
-    """Return the highest Python process above a rank: torchrun, or the script that started it."""
+    """Return the topmost Python process among a rank's ancestors: torchrun, or the script that started torchrun."""
     top = pid
     for above in ancestors(pid, seen):
         if above in own or not _is_python(above):

@@ -13,49 +13,49 @@ from . import host, stacks
 from .doing import Doing, Kind, doing, own_frames, place
 
 PAUSE = 5.0
-"""Seconds between the first look and the last."""
+"""The seconds between the first and the last inspection."""
 _LOOKS = 4
 _SHOWN = 4
 """The most functions of a stack that are shown."""
 _BUSY, _POLLS = 0.2, 0.02
-"""The share of processor time above which a process computes, and up to which it only polls."""
+"""Shares of processor time: above the first, a process is computing; up to the second, it is only polling."""
 _LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of a job, and everything that was seen of it."""
+    """One process of a job, with all observations of it."""
 
     host: str
     pid: int
     parent: int
     title: str
     began: int
-    """The start time in the kernel's ticks."""
+    """The start time of the process in the kernel's clock ticks."""
     rank: int
-    """-1 if it has none."""
+    """The rank of the process. It is -1 if it has none."""
     size: int
     local: int
-    """The number of ranks on its host; 0 if unknown."""
+    """The number of ranks on the process's host. It is 0 if unknown."""
     group: str
-    """The address at which its ranks meet."""
+    """The address at which the ranks of the process's group meet."""
     state: str
-    """The kernel's letter at the last look."""
+    """The kernel's letter for the state of the process at the last inspection."""
     busy: float
-    """The share of processor time; above 1 with several threads."""
+    """The share of processor time. It can be above 1 if the process has several threads."""
     moved: bool
-    """True if its stack changed between the looks."""
+    """True if the stack of the process changed between the inspections."""
     kind: Kind
     call: str
     place: str
     text: str
     stack: tuple[str, ...]
     problem: str
-    """The reason if its stacks cannot be read."""
+    """The reason why the stacks of the process cannot be read."""
 
     @property
     def works(self) -> bool:
-        """Tell whether it made progress between the looks."""
+        """Tell whether the process made progress between the inspections."""
         return (self.moved and self.busy > _POLLS) or (self.busy > _BUSY and self.kind in (Kind.CODE, Kind.COMPILE))
 
     @property
@@ -66,7 +66,7 @@ class Member:
 
 
 def short_title(title: str) -> str:
-    """Return a short form of a command line, without the path of the program."""
+    """Shorten a command line: drop the folder of the program."""
     words = title.split()
     if words and "python" in words[0].rpartition("/")[2]:
         words = [word for word in words[1:] if word not in ("-u", "-m", "-P", "-X")]
@@ -85,7 +85,7 @@ def look_here(asked: str, pause: float = PAUSE) -> tuple[host.Job, list[Member]]
 
 
 def members_of(job: host.Job, seen: Mapping[int, host.Process], pause: float) -> list[Member]:
-    """Inspect a job's processes several times, over `pause` seconds."""
+    """Inspect the processes of a job several times within `pause` seconds."""
     processes = host.members(job, seen)
     looks = [_stacks(processes)]
     began = time.monotonic()
@@ -145,7 +145,8 @@ def as_json(member: Member) -> dict[str, object]:
 
 
 def from_json(row: Mapping[str, Any], where: str) -> Member:
-    """Return a process that another host inspected. Raises KeyError, TypeError, or ValueError."""
+    """Return a process that another host has inspected. Raises KeyError, TypeError, or ValueError if `row` is
+    malformed."""
     told: dict[str, Any] = {}
     for field in dataclasses.fields(Member):
         value = row[field.name]

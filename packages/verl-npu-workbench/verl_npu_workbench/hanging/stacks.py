@@ -1,4 +1,5 @@
-"""Reads the Python stacks of a process with py-spy, which reads its memory from outside without pausing it."""
+"""Reads the Python stacks of processes with py-spy, which reads a process's memory from outside without pausing the
+process."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from verl_npu.language import gettext as _
 PACKAGE = "py-spy"
 MAIN = "MainThread"
 _PATIENCE = 10.0
-"""Seconds for one process."""
+"""The time limit in seconds for one process."""
 _TRIES = 3
-"""Tries for one process, which may change while it is read because it is not paused."""
+"""The most attempts for one process. Reading may fail, because the process is not paused and changes meanwhile."""
 _AT_ONCE = 8
 _MOST_FRAMES = 120
 _MOST_THREADS = 60
@@ -35,12 +36,12 @@ class Frame:
     file: str
     line: int
     text: str = ""
-    """The source text of the line, if it can be read."""
+    """The source code of the line. Empty if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread, with the innermost frame first."""
+    """One thread and its frames, the innermost first."""
 
     name: str
     frames: tuple[Frame, ...]
@@ -55,12 +56,13 @@ class Stacks:
 
 
 def program() -> str:
-    """Return the path of py-spy, beside this interpreter or on PATH; empty if there is none."""
+    """Return the path of py-spy, which is searched beside this interpreter and on PATH. Empty if it is not
+    installed."""
     return shutil.which(PACKAGE, path=str(Path(sys.executable).parent)) or shutil.which(PACKAGE) or ""
 
 
 def read(pids: Sequence[int]) -> dict[int, Stacks]:
-    """Return the stacks of processes; several are read in parallel."""
+    """Return the stacks of several processes. They are read in parallel."""
     spy = program()
     if not spy:
         return {pid: Stacks(problem=_("{package} is not installed").format(package=PACKAGE)) for pid in pids}

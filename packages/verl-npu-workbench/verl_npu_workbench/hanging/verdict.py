@@ -1,8 +1,8 @@
-"""Judges from the activities of all processes whether a job hangs, and at which process.
+"""Judges from the activities of all processes whether a job hangs, and because of which process.
 
-The verdict is HANGS only if no process can end the waiting: a process is stopped, a rank is gone or idle while others
-wait for it, the ranks are in different collectives, or all wait for each other. If a process waits for something
-outside the job, or cannot be inspected, the verdict is STANDS, and a later look tells more.
+The verdict is HANGS only if no process can end the wait: a process is stopped, a rank has ended or is idle while
+others wait for it, the ranks are in different collectives, or all processes wait for each other. The verdict is STANDS
+if a process waits for something outside the job, or cannot be inspected. A later inspection may then tell more.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Verdict(enum.Enum):
     """The state of a job."""
 
     WORKS = _("works")
-    """At least one process made progress between the looks."""
+    """At least one process made progress between the inspections."""
     STANDS = _("stands still")
-    """No process made progress, but one waits for something that may still come."""
+    """No process made progress, but one waits for something that may still happen."""
     HANGS = _("hangs")
-    """No process made progress, and none can."""
+    """No process made progress, and none can make progress."""
     IDLE = _("idle")
     """No process has anything to do."""
     UNKNOWN = _("unknown")
@@ -52,7 +52,7 @@ _OUTSIDE = (Kind.OUTSIDE, Kind.SLEEP, Kind.DEVICE, Kind.CODE, Kind.QUEUE, Kind.U
 
 
 def judge(members: Sequence[Member], whole: bool = True) -> Said:
-    """Judge a job by its processes; `whole` says whether the processes of all hosts are included."""
+    """Judge a job from its processes. `whole` tells whether the processes of all hosts are included."""
     alive = [each for each in members if each.state not in "ZX"]
     seen = [each for each in alive if each.kind is not Kind.UNSEEN]
     for rule in (_stopped, _gone, _unseen, _works, _ranks, _deadlock, _outside):
@@ -95,7 +95,7 @@ def _stopped(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Sa
 
 
 def _gone(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said | None:
-    """Judge a group that waits for a rank whose process is gone."""
+    """Judge a group of ranks that waits for a rank whose process has ended."""
     for group, ranks in _groups(alive).items():
         size = ranks[0].size
         here = {each.rank for each in ranks}
@@ -125,7 +125,8 @@ def _groups(members: Iterable[Member]) -> dict[str, list[Member]]:
 
 
 def _is_child_of_rank(member: Member, members: Iterable[Member]) -> bool:
-    """Tell whether a process is a child of a rank, such as a data loader's worker: it inherits RANK."""
+    """Tell whether a process is a child of a rank, such as a data loader's worker. Such a child inherits the variable
+    RANK."""
     return any(
         (each.host, each.pid) == (member.host, member.parent)
         and each.rank == member.rank
@@ -164,7 +165,7 @@ def _works(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said
 
 
 def _ranks(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said | None:
-    """Judge groups in which some ranks wait while others do something else, or wait elsewhere."""
+    """Judge groups in which some ranks wait while other ranks do something else or wait at another place."""
     for ranks in _groups(seen).values():
         waiting = [each for each in ranks if each.kind in _RANK_KINDS]
         others = [each for each in ranks if each.kind not in _RANK_KINDS]
@@ -205,7 +206,7 @@ def _others(waiting: Sequence[Member], others: Sequence[Member], alive: Sequence
 
 
 def _helper(odd: Sequence[Member], alive: Sequence[Member]) -> Member | None:
-    """Return the child that a process waits for, such as a worker of its data loader."""
+    """Return the child process that a process waits for, such as a worker of its data loader."""
     waits = {(each.host, each.pid) for each in odd if each.kind in (Kind.PROCESS, Kind.OUTSIDE, Kind.ENGINE)}
     children = [each for each in alive if (each.host, each.parent) in waits]
     told = [each for each in children if each.kind not in (Kind.IDLE, Kind.QUEUE, Kind.UNSEEN)]
@@ -227,7 +228,7 @@ def _different(waiting: Sequence[Member]) -> Said:
 
 
 def _deadlock(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said | None:
-    """Judge a job in which every active process waits for a lock, or through Ray for another process."""
+    """Judge a job in which every active process waits for a lock or, through Ray, for another process."""
     acting = [each for each in seen if each.kind is not Kind.IDLE and not _is_launcher(each, alive)]
     locked = [each for each in acting if each.kind is Kind.LOCK]
     outside = [each for each in acting if each.kind in _OUTSIDE]
@@ -261,7 +262,7 @@ def _deadlock(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> S
 
 
 def _is_launcher(member: Member, alive: Sequence[Member]) -> bool:
-    """Tell whether a process only started the others and watches them, as torchrun does."""
+    """Tell whether a process only starts and watches the other processes, as torchrun does."""
     is_parent = any((each.host, each.parent) == (member.host, member.pid) for each in alive)
     return is_parent and member.rank < 0 and "ray::" not in member.title
 

@@ -1,1 +1,2 @@
-"""Installation of an environment for a pin: commands in order, files for pip, and images, all from the pin's table."""
+"""Installation of an environment for a pin. Everything comes from the pin's table: the commands in order, the files
+for pip, and the images."""

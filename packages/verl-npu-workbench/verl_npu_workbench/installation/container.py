@@ -1,4 +1,4 @@
-"""A container for a pin: its image, the server's NPUs, the files of the host's driver, and the `docker run` command.
+"""A container for a pin: the image, the server's NPUs, the files of the host's driver, and the `docker run` command.
 
 Both Ascend's container runtime and vllm-ascend's documents name the driver's files. verl's own document mounts the
 whole driver folder, which contains lib64, version.info, and the tool hccn_tool. /etc/hccn.conf has the addresses of
@@ -24,7 +24,7 @@ from .target import Npu, Target
 
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_GIB = 64
-"""The size of /dev/shm, where Ray keeps its objects and the workers of a data loader their batches."""
+"""The size of /dev/shm in GiB. Ray keeps its objects there, and data loader workers keep their batches there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Container:
     mounts: tuple[str, ...] = ()
     """Writable folders of the host, each mounted at the same path."""
     tools: tuple[str, ...] = ()
-    """Read-only files and folders of the host besides the driver's own."""
+    """Files and folders of the host that are mounted read-only, besides the driver's."""
     published: bool = False
-    """True if the image is a published one, whose name lacks the address of its registry. The container then runs in
-    the background, to be entered with `docker exec`."""
+    """True if the image is a published one. Its name here does not include the address of the registry. The container
+    then runs in the background and is entered with `docker exec`."""
 
 
 def container(
@@ -49,11 +49,12 @@ def container(
 ) -> Container:
     """Return a container, by default with all NPUs of the server and the target's own image.
 
-    A container of a published image runs in the background, with the folders that the image's document mounts and
-    those in `mounts`.
+    A container of a published image runs in the background. Besides the folders in `mounts`, it mounts the folders
+    that the image's document mounts.
 
     Raises:
-        CommandError: the server has fewer NPUs, the target has no image for them, or a mount is not an absolute
+        CommandError: the server has fewer than `npus` NPUs, the target has no image for them, or a mount is not an
+        absolute
         path.
     """
     if npus is not None:
@@ -105,7 +106,7 @@ def _own_image(target: Target) -> str:
 
 
 def docker_run(made: Container) -> str:
-    """Return the command that starts a container with NPUs of this machine."""
+    """Return the command that starts the container with NPUs of this machine."""
     numbers = range(made.npus)
     # Without verl's --ipc host: with it, docker ignores --shm-size and uses the host's /dev/shm.
     writable = (
@@ -143,11 +144,11 @@ class File:
     path: str
     folder: bool
     source: str
-    """The document that names it, with its repository."""
+    """The repository and the document that name it."""
 
     @property
     def volume(self) -> str:
-        """Its name in a pod: small letters, digits, and hyphens."""
+        """The name of its volume in a pod: lowercase letters, digits, and hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", self.path.rpartition("/")[2].lower())
 
 
@@ -156,7 +157,7 @@ _VLLM_ASCEND = _("vllm-ascend v0.23.0: docs/source/installation.md")
 _VERL = "verl 1dda039b: docs/ascend_tutorial/get_start/dockerfile_build_guidance.rst"
 _SEVERAL = _("vllm-ascend v0.23.0: docs/source/tutorials/features/pd_disaggregation_mooncake_multi_node.md")
 DEVICES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-"""The devices besides the NPUs' own: management, memory, and the channel between host and NPU."""
+"""The device files besides those of the NPUs: management, memory, and the channel between host and NPU."""
 FILES = (
     File("/usr/local/dcmi", True, _RUNTIME),
     File("/usr/local/bin/npu-smi", False, _RUNTIME),
@@ -164,11 +165,11 @@ FILES = (
     File("/etc/ascend_install.info", False, _VLLM_ASCEND),
     File("/etc/hccn.conf", False, _SEVERAL),
 )
-"""The files and folders of the driver."""
+"""The files and folders of the driver that are mounted into the container."""
 
 
 def npu_device(number: int) -> str:
-    """Return the device of one NPU of the host."""
+    """Return the device file of one NPU of the host."""
     return f"/dev/davinci{number}"
 
 
@@ -177,7 +178,7 @@ class Server:
     """A model of a server."""
 
     key: str
-    """Its name on the command line."""
+    """The server's name on the command line."""
     name: str
     npu: Npu
     npus: int
@@ -186,13 +187,14 @@ class Server:
     policy: str
     """The value of the annotation `huawei.com/schedule_policy`."""
     super_pod: bool = False
-    """True if servers form a SuperPoD, where a job over several servers must use whole servers."""
+    """True if servers of this model form a SuperPoD. A job on several servers of a SuperPoD must use all NPUs of each
+    server."""
 
     def check(self, npus: int) -> None:
-        """Check a number of NPUs.
+        """Check that a server of this model has this many NPUs.
 
         Raises:
-            CommandError: it is above the server's number, or below 1.
+            CommandError: the number is below 1 or above the server's number of NPUs.
         """
         if 1 <= npus <= self.npus:
             return
@@ -207,10 +209,10 @@ class Server:
         )
 
     def check_pod(self, npus: int, nodes: int) -> None:
-        """Check a number of NPUs for a pod of a job over that many nodes.
+        """Check the number of NPUs of each pod, for a job on that many nodes.
 
         Raises:
-            CommandError: Ascend's scheduler gives no pod that number, or the server has fewer.
+            CommandError: Ascend's scheduler does not accept this number for a pod, or the server has fewer NPUs.
         """
         self.check(npus)
         allowed = [str(count) for count in range(1, self.npus + 1) if self._is_given(count, nodes)]

@@ -1,4 +1,4 @@
-"""A training on several machines that KubeRay and Ascend's scheduler accept."""
+"""A training job on several machines, in a form that KubeRay and Ascend's scheduler accept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A volume with models, data, and checkpoints that all machines share."""
+    """A volume, shared by all machines, that holds models, data, and checkpoints."""
 
     name: str
     """The name of the PersistentVolumeClaim."""
@@ -27,7 +27,7 @@ class Claim:
 
     @property
     def volume(self) -> str:
-        """Its name in a pod."""
+        """The name of the volume in a pod."""
         return f"claim-{self.name}"
 
     @classmethod
@@ -46,7 +46,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training on several machines."""
+    """A training job on several machines."""
 
     container: Container
     nodes: int
@@ -55,7 +55,7 @@ class Job:
     queue: str
     claims: tuple[Claim, ...] = ()
     interface: str = ""
-    """The network interface that HCCL and Gloo use on all machines; empty lets them choose."""
+    """The network interface that HCCL and Gloo use on all machines. If it is empty, they choose one themselves."""
 
 
 def job(
@@ -68,11 +68,12 @@ def job(
     claims: Sequence[Claim] = (),
     interface: str = "",
 ) -> Job:
-    """Return a job that the cluster would accept.
+    """Return a job that the cluster accepts.
 
     Raises:
-        CommandError: a name is invalid, there is no command, two volumes have one path, or Ascend's scheduler gives
-            no pod that number of NPUs.
+        CommandError: a name is invalid, there is no command, two volumes have the same path, or Ascend's scheduler
+        does
+            not accept the number of NPUs for a pod.
     """
     _check_name(name)
     _check_queue(queue)

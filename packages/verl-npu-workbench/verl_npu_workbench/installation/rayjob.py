@@ -1,4 +1,5 @@
-"""A RayJob: the manifest with which KubeRay starts a training on several machines, all of them or none.
+"""A RayJob: the manifest with which KubeRay starts a training job on several machines. Either all machines start or
+none.
 
 Written for KubeRay 1.7.0, Volcano with Ascend's plugin, and Ascend's device plugin (github.com/Ascend/mind-cluster at
 22bb3d98). It follows "KubeRay integration with Volcano" and "Specify container commands" on docs.ray.io, and Ascend's
@@ -16,7 +17,8 @@ from .container import FILES, SHARED_MEMORY, SHARED_MEMORY_GIB
 from .job import Job
 
 RESOURCE = "huawei.com/Ascend910"
-"""Ascend's device plugin's name for an NPU of an A2 or an A3 (component/ascend-common/api/default_name.go)."""
+"""The resource name that Ascend's device plugin gives to an NPU of an A2 or an A3
+(component/ascend-common/api/default_name.go)."""
 
 _SET_ENV = (
     # KubeRay replaces the image's entry point, which would do this. It runs these commands before its `ray start`.

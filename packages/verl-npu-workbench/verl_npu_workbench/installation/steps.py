@@ -1,7 +1,8 @@
-"""The commands that install an environment, in order, with the mistakes to avoid; the files for pip; Dockerfiles.
+"""The commands that install an environment, in order and with the mistakes to avoid; the files for pip; and
+Dockerfiles.
 
-The user gives the addresses of package indexes: TORCH_CPU_INDEX is the one that pytorch.org names for CPUs, and
-TRITON_ASCEND_INDEX the one in triton-ascend's documents.
+The user supplies the addresses of two package indexes. TORCH_CPU_INDEX is the index that pytorch.org names for CPU
+builds, and TRITON_ASCEND_INDEX is the one in triton-ascend's documents.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from ..pins import Component, is_commit
 from .target import Arch, Npu, Target
 
 _KEPT = "torch|torch_npu|torch-npu|torchvision|torchaudio|transformers|triton|triton-ascend|numpy|xformers"
-"""The packages that engines require but whose versions the constraints decide."""
+"""The packages that the rollout engines require, but whose versions come from the constraints file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands that belong together."""
+    """One step of an installation: commands that belong together."""
 
     title: str
     commands: tuple[str, ...]
     traps: tuple[str, ...] = ()
     """The mistakes to avoid, and their consequences."""
     on_host: bool = False
-    """True if a base image has already done this step."""
+    """True if this step has already been done in the base image."""
 
 
 def steps(target: Target) -> tuple[Step, ...]:
@@ -168,7 +169,8 @@ def _vllm_ascend(target: Target) -> Step:
 
 
 def _clone(url: str, revision: str, *, submodules: bool = False) -> tuple[str, ...]:
-    """Return the commands that clone a repository: shallow for a branch or tag, whole for a commit."""
+    """Return the commands that clone a repository. A branch or a tag is cloned shallowly; a commit needs the full
+    history."""
     if not is_commit(revision):
         deep = "--recurse-submodules " if submodules else ""
         return (f"git clone --depth 1 {deep}--branch {revision} {url}",)
@@ -244,7 +246,7 @@ _OTHERS = (
     "torchdata",
     "wandb",
 )
-"""The requirements in requirements-npu.txt of all pins that have no version."""
+"""The packages that requirements-npu.txt lists without a version at all pins."""
 _OURS = (
     Component.TRANSFORMERS,
     Component.TENSORDICT,
@@ -264,7 +266,7 @@ _CONSTRAINED = (
 
 
 def requirements(target: Target) -> str:
-    """Return verl's requirements besides torch, torch_npu, and the engine, as a requirements file."""
+    """Return a requirements file with verl's requirements, except torch, torch_npu, and the engine."""
     lines = [f"# Requirements of verl {target.name} on NPUs, from its requirements-npu.txt and documents."]
     lines += sorted(
         [
@@ -289,9 +291,9 @@ def _asked(target: Target, component: Component) -> str:
 
 
 def constraints(target: Target) -> str:
-    """Return the versions that no later installation may replace, as a constraints file.
+    """Return a constraints file with the versions that no later installation may replace.
 
-    This matters most for torch: vLLM and other packages require CUDA builds.
+    This matters most for torch, because vLLM and other packages require CUDA builds of it.
     """
     lines = [f"# Versions of verl {target.name} on NPUs. PIP_CONSTRAINT makes pip keep them."]
     if target.arch is Arch.X86:
@@ -330,7 +332,7 @@ _ENVIRONMENT = (
 
 
 def dockerfile(target: Target) -> str:
-    """Return a Dockerfile; empty if verl has no base image, or if the whole image is published."""
+    """Return a Dockerfile. Empty if verl has no base image for the target, or if a complete image is published."""
     image = target.image
     if image is None or target.environment.published:
         return ""

@@ -1,4 +1,5 @@
-"""The target of an installation: a pin, a kind of NPU, and a processor architecture, on the host or in an image."""
+"""The target of an installation: a pin, a kind of NPU, and a processor architecture, either on the host or in an
+image."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from ..pins import Claim, Component, Environment, Image, Pin
 
 _PYTHONS = ("3.11", "3.10", "3.12")
-"""The Python versions that this package supports; the one that most pins recommend comes first."""
+"""The Python versions that this package supports. The one that most pins recommend comes first."""
 _IMAGE_DOCUMENTS = ("dockerfile", "docker/")
 
 
@@ -23,12 +24,13 @@ class Npu(enum.Enum):
 
     @property
     def soc(self) -> str:
-        """The chip name for compiling vllm-ascend's kernels on a machine without NPUs, as verl's images do."""
+        """The name of the chip. It is needed to compile vllm-ascend's kernels on a machine without NPUs, as verl's
+        images do."""
         return {Npu.A2: "ascend910b1", Npu.A3: "ascend910_9392"}[self]
 
     @property
     def kernels(self) -> str:
-        """CANN's name of the package with this NPU's operators."""
+        """The name of the CANN package that contains the operators for this NPU."""
         return {Npu.A2: "910b", Npu.A3: "A3 (910_93)"}[self]
 
 
@@ -41,13 +43,13 @@ class Arch(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One environment to install."""
+    """The target of one installation."""
 
     pin: Pin
     arch: Arch
     npu: Npu
     in_image: bool = False
-    """True inside verl's own base image, whose versions may be newer than those of its installation guide."""
+    """True in verl's own base image. Its versions may be newer than those in verl's installation guide."""
     named: Environment | None = None
     """One of the pin's environments; None means the one in verl's own documents."""
 
@@ -63,19 +65,19 @@ class Target:
 
     @property
     def image(self) -> Image | None:
-        """The base image of verl's Dockerfile for this pin, or the published image; None if there is none."""
+        """The base image in verl's Dockerfile for this pin, or the published image. None if there is neither."""
         fitting = (image for image in self.environment.images if image.npu == self.npu.value)
         return next((image for image in fitting if image.arch in ("", self.arch.value)), None)
 
     @property
     def tag(self) -> str:
-        """The name of the image that is built for it, or of the published image."""
+        """The name of the image that is built for this target, or of the published image."""
         if self.image is not None and self.environment.published:
             return self.image.base
         return f"verl-npu:{self.pin.name}-{self.npu.value}"
 
     def claim(self, component: Component) -> Claim | None:
-        """Return the claim about a component to follow; None if it is not to be installed."""
+        """Return the claim about a component that the installation follows. None if the component is not installed."""
         cell = self.environment.cells.get(component)
         claims = [claim for claim in cell.about(arch=self.arch.value) if not claim.unsupported] if cell else []
         if self.in_image:

@@ -1,9 +1,9 @@
-"""An interpreter for upstream's source that finds the errors with which upstream refuses a configuration.
+"""An interpreter for upstream's source that finds the errors with which upstream rejects a configuration.
 
 It never executes upstream's code. It follows statements into upstream's functions, methods, and classes as long as
-they depend only on the configuration. An expression that depends on anything else is unknown, and so is a condition
-that contains it. Nothing is reported about unknown values. After a statement that cannot be followed, everything that
-it may have changed is unknown.
+they depend only on the configuration. An expression that depends on anything else has an unknown value, and so does a
+condition that contains it. Unknown values are never reported as errors. After a statement that cannot be followed,
+everything that the statement may have changed is unknown.
 """
 
 from __future__ import annotations
@@ -49,18 +49,20 @@ _BUILTINS: Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]] = {
     "list": ((list, tuple, dict), list),
     "len": ((str, list, tuple, dict), len),
 }
-"""Python's functions of one argument that are evaluated, with the types of argument that they may get."""
+"""Python's functions of one argument that the interpreter evaluates, each with the argument types that it may be
+called with."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64", "half"})
 _MUTATING_CALL = rb"\b%s\.(?:add|append|clear|extend|insert|pop|remove|setdefault|update)\("
 _SECTION_TO_OBJECT = "omega_conf_to_dataclass"
-"""Upstream's helper that lets Hydra turn a section into an object of the class in the section's `_target_`."""
+"""Upstream's helper function through which Hydra turns a section into an object of the class in the section's
+`_target_`."""
 _MAX_DEPTH = 8
-"""The depth of nested calls up to which calls are followed."""
+"""The greatest depth of nested calls. Deeper calls are not followed."""
 
 
 class _Unknown(Exception):
-    """A value does not follow from the configuration alone."""
+    """Raised when a value does not follow from the configuration alone."""
 
 
 UNKNOWN = object()
@@ -94,8 +96,8 @@ class _Section:
 
 
 class _Registry(dict[object, object]):
-    """A registry dictionary in upstream's code. Names that other modules register are read at the first look-up that
-    needs them."""
+    """A registry dictionary in upstream's code. If a look-up does not find a name, the names that other modules
+    register are read, once."""
 
     def __init__(self, own: Mapping[object, object], registered: Iterator[object]) -> None:
         super().__init__(own)
@@ -124,14 +126,14 @@ class _Class:
 
 @dataclass(frozen=True, slots=True)
 class _Dtype:
-    """A torch data type. No value of a configuration equals it."""
+    """A torch data type. It differs from every value of a configuration."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function in upstream's code, with the local names around it if it is nested."""
+    """A function in upstream's code. A nested function also has the local names of the functions around it."""
 
     module: str
     node: ast.FunctionDef
@@ -171,10 +173,11 @@ def instance(of: Target, attributes: Mapping[str, object]) -> object:
 def refused(
     target: Target, args: Sequence[object], tree: SourceTree, known: Mapping[str, object] | None = None
 ) -> Iterator[str]:
-    """Yield the error messages with which a function, or a class when it is instantiated, refuses its arguments.
+    """Yield the error messages with which a function rejects its arguments. For a class, yield those of its
+    instantiation.
 
     Args:
-        known: the return values of calls that depend on the job's size, by the source text of the call.
+        known: the return values of calls that depend on the job's size. The keys are the calls' source text.
     """
     said: list[str] = []
     with contextlib.suppress(_Unknown):
@@ -191,7 +194,7 @@ def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object
 
 
 def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a section's key and an error message of the class in the section's `_target_`."""
+    """Yield each section's key with the error messages of the class in the section's `_target_`."""
     for key in keys:
         said: list[str] = []
         with contextlib.suppress(_Unknown):
@@ -207,14 +210,14 @@ def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str
 
 
 def _runs_through(body: Sequence[ast.stmt]) -> bool:
-    """Tell whether a loop's body neither ends nor skips an iteration."""
+    """Tell whether a loop's body has neither `break` nor `continue`."""
     inside = (each for node in body for each in ast.walk(node))
     return not any(isinstance(each, ast.Break | ast.Continue) for each in inside)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The interpreter inside one function of a module, or inside a method of the class `within`."""
+    """The interpreter inside one function of a module. For a method, `within` is its class."""
 
     module: str
     tree: SourceTree
@@ -225,7 +228,7 @@ class _Reading:
     depth: int = 0
 
     def asked(self, target: Target, args: Sequence[object]) -> object:
-        """Follow a function, a method whose object is the first argument, or a class; return the result."""
+        """Follow a function, a method, or a class, and return the result. A method's first argument is its object."""
         if not target.owner:
             return self._call(self._global(target.name), args, {})
         match self.tree.nodes(target):
@@ -234,7 +237,7 @@ class _Reading:
         raise _Unknown
 
     def run(self, statements: Sequence[ast.stmt], names: Names) -> _Returned | None:
-        """Follow statements; return the value of a `return` statement, or None if there was none."""
+        """Follow statements. Return the value of a `return` statement, or None if there was none."""
         for node in statements:
             match node:
                 case ast.Return(value=value):
@@ -283,7 +286,7 @@ class _Reading:
         return None
 
     def _forget(self, node: ast.AST, names: Names) -> bool:
-        """Make everything unknown that a statement may change; tell whether the statement may return."""
+        """Mark as unknown everything that a statement may change. Return True if the statement may return."""
         inside = list(ast.walk(node))
         calls = [each.func for each in inside if isinstance(each, ast.Call)]
         changing = [func for func in calls if not (isinstance(func, ast.Attribute) and func.attr == "get")]
@@ -313,7 +316,7 @@ class _Reading:
         return any(isinstance(each, ast.Return) for each in inside)
 
     def _change(self, name: str, names: Names) -> None:
-        """Make the contents of an object or a dictionary unknown."""
+        """Mark the contents of an object or a dictionary as unknown."""
         known = names.get(name)
         if isinstance(known, _Object):
             known.attributes.clear()
@@ -512,7 +515,8 @@ class _Reading:
         return owner.get(name) if name in owner else default
 
     def make_section(self, of: _Section) -> object:
-        """Return the object that Hydra makes from a section and its subsections, by their `_target_` classes."""
+        """Return the object that Hydra makes from a section. Hydra instantiates the `_target_` classes of the section
+        and its subsections."""
         keys = (key.removeprefix(f"{of.key}.") for key in of.values)
         given = {key: self._in_section(of.get(key)) for key in keys if key.isidentifier()}
         return self.made(self._named_class(of), [], given)
@@ -554,7 +558,7 @@ class _Reading:
             return UNKNOWN
 
     def _global(self, name: str) -> object:
-        """Return the class, the function, or the constant value of a global name of the module."""
+        """Return the value of one of the module's global names: a class, a function, or a constant."""
         for place in self.tree.chain(Target(self.module, name)):
             match self.tree.nodes(place):
                 case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
@@ -575,7 +579,7 @@ class _Reading:
         return found
 
     def _registered(self, registry: Target) -> Iterator[object]:
-        """Yield the names that upstream's source registers in a registry, those of the nearest modules first.
+        """Yield the names that upstream's source registers in a registry. Names from the nearest modules come first.
 
         Raises:
             _Unknown: a registered name is unknown.
@@ -606,7 +610,7 @@ class _Reading:
         return any(place.module == of for place in self.tree.chain(Target(module, name))) or module == of
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
-        """Yield the classes that define a name, with their definitions of it."""
+        """Yield each class that defines a name, with its definitions of that name."""
         for each in line:
             if nodes := self.tree.nodes(Target(each.module, f"{each.qualname}.{name}")):
                 yield each, nodes
@@ -619,8 +623,8 @@ class _Reading:
         args: Sequence[object],
         given: Mapping[str, object],
     ) -> object:
-        """Follow a method of an object. For a method that is called on its class, `owner` is None and the object, if
-        any, is in `args`."""
+        """Follow a method of an object. If the method is called on its class, `owner` is None, and `args` contains the
+        object, if there is one."""
         for each, nodes in self._defined(line, name):
             match nodes:
                 case [ast.FunctionDef(decorator_list=[]) as node]:
@@ -646,7 +650,8 @@ class _Reading:
         given: Mapping[str, object],
         around: Mapping[str, object] | None = None,
     ) -> object:
-        """Follow a function with its arguments and the names around it; return its result."""
+        """Follow a function's body with the given arguments and the names that surround the function. Return its
+        result."""
         taken = node.args
         names: Names = dict(around or {})
         defaults = [*taken.defaults, *(each or ast.Name("None") for each in taken.kw_defaults)]
@@ -661,7 +666,8 @@ class _Reading:
         return None if ended is None else ended.value
 
     def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
-        """Return a new object of a class, after following `__init__`, or a dataclass's `__post_init__`."""
+        """Return a new object of a class, after following its `__init__`, or its `__post_init__` if it is a
+        dataclass."""
         made, line = _Object(target), self._resolution_order(target)
         if any(self._defined(line, "__init__")):
             self._method(line, "__init__", made, args, given)
@@ -675,7 +681,7 @@ class _Reading:
         return made
 
     def _resolution_order(self, target: Target) -> list[Target]:
-        """Return a class and its base classes, as far as their source is available."""
+        """Return a class and those of its base classes whose source is available."""
         return [target, *self._bases(target)]
 
     def _bases(self, target: Target) -> list[Target]:

@@ -1,4 +1,4 @@
-"""Runs a launch script in a sandbox, with stand-ins for its programs, and returns the recorded calls."""
+"""Runs a launch script in a sandbox in which stand-ins replace the programs, and returns the recorded calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STANDINS = (
     *("pkill", "killall", "fuser", "sleep", "docker", "systemctl", "sudo", "nohup"),
     *("ifconfig", "ip", "hostname", "npu-smi", "nvidia-smi", "huggingface-cli", "hf", "modelscope"),
 )
-"""Programs that are replaced by a stand-in that records the call."""
+"""The programs that are replaced by a stand-in. The stand-in records each call."""
 _LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
 # Each bash sources this before the script, so that sourcing a file that is only on the cluster is recorded and does
 # not end the script.
@@ -40,27 +40,27 @@ source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1";
 """
 _MISSING = "verl-npu-missing"
 _MOST_CALLS = 10_000
-"""The largest number of calls that are kept. No launch script makes more."""
+"""The most calls that are kept. No launch script makes more."""
 _MOST_TEXT = 4 << 20
 """The largest size of a script in bytes."""
 _SHELL_VARIABLES = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|STAND_IN_")
-"""Variables that describe the caller's own programs. They have no meaning in the sandbox."""
+"""Variables that describe the caller's own shell and Python. They are meaningless in the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The folders that a script gets."""
+    """The folders that are prepared for a script."""
 
     programs: Path
-    """The folder of the stand-ins."""
+    """The folder with the stand-ins."""
     state: Path
     """The folder in which the stand-ins remember earlier calls."""
     home: Path
 
 
 def fresh_home() -> Path:
-    """Return the home folder in a sandbox. It is empty but has the path of the user's own, so that a script's paths
-    below it stay the same."""
+    """Return an empty folder to serve as the home folder in a sandbox. In the sandbox it gets the path of the user's
+    own home folder, so that paths below it in the script stay the same."""
     return Path.home().absolute()
 
 
@@ -69,18 +69,18 @@ _SANDBOX_PLACES = _Places(Path("/stand-ins"), Path("/stand-in-state"), fresh_hom
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a program by the script."""
+    """One call of a program from the script."""
 
     program: str
     arguments: tuple[str, ...]
     folder: Path
     environment: Mapping[str, str]
-    """All variables of the call; `Capture.exports` has only those that the script set."""
+    """All environment variables of the call. `Capture.exports` returns only those that the script set."""
     runtime: str = ""
-    """The text of the runtime environment's file, if the call is `ray job submit` with such a file."""
+    """If the call is `ray job submit` with a runtime environment file, the text of that file. Otherwise empty."""
 
     def has(self, name: str, value: str) -> bool:
-        """Tell whether the program got this variable with this value."""
+        """Tell whether the program was called with this value of this variable."""
         return self.environment.get(name) == value
 
 
@@ -92,7 +92,7 @@ class Capture:
     tree: Path
     calls: tuple[Call, ...]
     missing: tuple[str, ...]
-    """Files that the script sources but that do not exist here."""
+    """Files that the script sources but that do not exist on this machine."""
     ended: Ended
     before: Mapping[str, str]
     """The variables that the script was started with."""
@@ -107,7 +107,7 @@ class Capture:
         }
 
     def inherited(self, call: Call) -> dict[str, str]:
-        """Return the user's variables that this call got with the user's values."""
+        """Return the user's variables that reached this call with unchanged values."""
         own = _environment({}, _SANDBOX_PLACES)
         return {name: value for name, value in self.before.items() if name not in own and call.has(name, value)}
 
@@ -115,7 +115,8 @@ class Capture:
 def tree_of(script: Path) -> Path:
     """Return the root of the source tree that a script belongs to.
 
-    The root is the nearest folder above the script with a package `verl` or a `.git`, or else the script's own folder.
+    The root is the nearest folder above the script that has a package `verl` or a `.git`. If there is none, it is the
+    script's own folder.
     """
     for folder in script.resolve().parents:
         if (folder / "verl" / "__init__.py").is_file() or (folder / ".git").exists():
@@ -130,12 +131,13 @@ def capture(
     given: Mapping[str, str] | None = None,
     unconfined: bool = False,
 ) -> Capture:
-    """Run `script` in a sandbox, from the root of `tree`, and return its calls. Stand-ins replace all its programs.
+    """Run `script` in a sandbox, from the root of `tree`, and return its calls. Stand-ins replace all programs that it
+    calls.
 
     Args:
-        given: variables that the user sets for the script. It gets those that `allowed` lets pass.
+        given: variables that the user sets for the script. The script gets only those that `allowed` permits.
         unconfined: run without a sandbox, because the user asks for it. The stand-ins are on the script's PATH, but
-            the script can reach everything else.
+            nothing prevents the script from reaching everything else.
 
     Raises:
         SourceError: the script cannot be read, has a syntax error, or did not end in time.
@@ -191,8 +193,8 @@ def _sandbox(script: Path, tree: Path, programs: Path, places: _Places) -> Sandb
 
 
 def _script_files(script: Path) -> list[Path]:
-    """Return the script and the shell files that it may source: those beside it and one folder below. Links that lead
-    outside are left out."""
+    """Return the script and the shell files that it may source: those in its folder and one level below. Links to
+    files outside these folders are left out."""
     beside = [*script.parent.glob("*.sh"), *script.parent.glob("*/*.sh")]
     own = [path for path in beside if path.is_file() and path.resolve().is_relative_to(script.parent)]
     return [script, *(path for path in own if path != script)]
@@ -240,7 +242,7 @@ def _stand_ins(folder: Path, places: _Places) -> Path:
 
 
 def _environment(given: Mapping[str, str], places: _Places) -> dict[str, str]:
-    """Return the variables that a script starts with: the user's, and those of a fresh login."""
+    """Return the variables that a script starts with: the user's own, and those that a fresh login would set."""
     plain = {
         "HOME": str(places.home),
         "USER": os.environ.get("USER", "root"),
@@ -284,7 +286,7 @@ def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
 
 
 def _call(read: object) -> Call:
-    """Return a recorded call; raise ValueError if the record has another form."""
+    """Return a recorded call. Raise ValueError if the record is malformed."""
     if not isinstance(read, dict):
         raise ValueError(read)
     program, arguments, folder, variables = map(read.get, ("program", "arguments", "folder", "environment"))

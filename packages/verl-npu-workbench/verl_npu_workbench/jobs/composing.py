@@ -1,7 +1,7 @@
-"""The program that composes a trainer's configuration with Hydra. It runs as a process of its own, in the source tree.
+"""The program that composes a trainer's configuration with Hydra. It runs in the source tree, in a separate process.
 
-It reads a request as JSON from stdin and writes the answer as JSON to stdout. Hydra needs a process of its own because
-it keeps global state and looks for configurations relative to the current folder.
+It reads a request as JSON from stdin and writes the answer as JSON to stdout. A separate process is necessary because
+Hydra keeps global state and looks for configurations relative to the working directory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main() -> int:
 def _flatten(
     section: Any, prefix: str, values: dict[str, object], interpolations: dict[str, str], dangling: dict[str, str]
 ) -> None:
-    """Add a section's values to `values` under their full keys, its interpolations to `interpolations`, and those that
-    refer to a missing key to `dangling`."""
+    """Add a section's values to `values` by full key, its interpolations to `interpolations`, and its interpolations
+    that refer to a missing key to `dangling`."""
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 

@@ -1,4 +1,5 @@
-"""The sandbox of a job's programs: the packages that they import, the source tree, and an empty home folder."""
+"""The sandbox in which a job's programs run: the packages that they import, the source tree, and an empty home
+folder."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ from .capture import fresh_home
 from .trainer import Trainer
 
 _PROCESSORS = Path("/sys/devices/system")
-"""Where programs look for the machine's processors. vLLM's build for CPUs ends if it finds no processor there."""
+"""The folder in which programs look for the machine's processors. vLLM's CPU build exits if it finds no processor
+there."""
 
 
 def sandbox_of(
     trainer: Trainer, tree: Path, reads: Sequence[Path] = (), writes: Mapping[Path, Path] | None = None
 ) -> Sandbox:
-    """Return the sandbox of a program that imports the tree's code.
+    """Return the sandbox for a program that imports code from the tree.
 
     Args:
         reads: files and folders of verl-npu that the program reads.
@@ -32,14 +34,15 @@ def sandbox_of(
 
 
 def named(trainer: Trainer) -> set[str]:
-    """Return the environment variables that a trainer's script, its settings, or the files named there may read."""
+    """Return the environment variables that may be read by a trainer's script, its settings, or the files that these
+    name."""
     return words_of(trainer.overrides, trainer.folder) | set(trainer.inherited)
 
 
 def script_paths(trainer: Trainer) -> list[str]:
-    """Return the folders with packages that a script adds to PYTHONPATH.
+    """Return the folders that a script adds to PYTHONPATH and that contain packages.
 
-    Private folders, such as the user's home, are left out: somebody else's script may name them.
+    Private folders, such as the user's home folder, are left out, because the script may be somebody else's.
     """
     entries = [entry for entry in trainer.exports.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return [entry for entry in entries if _has_packages(Path(entry))]

@@ -48,7 +48,8 @@ class Entry:
     name: str
     """The name of the main YAML file, without its ending."""
     moved: str = ""
-    """The folder that the script names, if it does not exist and the tree's own folder is used instead."""
+    """The configuration folder that the script names but that does not exist. The tree's own folder is used in its
+    place. Empty if the script's folder is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,15 @@ class Job:
     settings: Settings
     """The settings with interpolations resolved."""
     interpolations: Mapping[str, str]
-    """The settings that refer to other settings, as they are written."""
+    """The settings that refer to other settings, in their unresolved form."""
     dangling: Mapping[str, str]
     """The interpolations that refer to missing settings."""
     config: Mapping[str, object]
-    """The whole configuration as nested sections, with interpolations as they are written, for OmegaConf."""
+    """The whole configuration as nested sections, for OmegaConf. Interpolations are unresolved."""
 
 
 def entry_of(trainer: Trainer, tree: Path) -> Entry:
-    """Return the source of the configuration that a trainer's `@hydra.main` and command line name.
+    """Return the source of a trainer's configuration, as its `@hydra.main` and its command line specify it.
 
     Raises:
         JobSettingError: the trainer is neither in the tree nor installed, or has no Hydra configuration.
@@ -93,7 +94,7 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
 
 
 def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
-    """Compose a trainer's settings with Hydra, in a sandbox, because Hydra runs plugins of the tree.
+    """Compose a trainer's settings with Hydra. This happens in a sandbox, because Hydra runs plugins from the tree.
 
     Args:
         unconfined: compose without a sandbox, because the user asks for it.
@@ -133,7 +134,7 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
 
 
 def follows_all(job: Job) -> bool:
-    """Tell from a trainer's source whether it resolves all interpolations before its first step."""
+    """Tell from a trainer's source whether the trainer resolves all interpolations before its first step."""
     return _RESOLVES_ALL.search(job.entry.source.read_bytes()) is not None
 
 
@@ -179,7 +180,8 @@ def _variables_read(trainer: Trainer, entry: Entry, tree: Path) -> set[str]:
 
 
 def _configurations(entry: Entry, tree: Path) -> list[Path]:
-    """Return the configuration's folder if it is outside of the tree, has the configuration, and is not private."""
+    """Return the configuration's folder as a list. The list is empty if the folder is in the tree, does not have the
+    configuration, or is private."""
     elsewhere = not entry.folder.is_relative_to(tree) and not is_private(entry.folder)
     return [entry.folder] if elsewhere and (entry.folder / f"{entry.name}.yaml").is_file() else []
 
@@ -194,7 +196,7 @@ def _not_composed(trainer: Trainer, found: str) -> JobSettingError:
 
 
 def _source(trainer: Trainer, tree: Path) -> Path:
-    """Return the trainer's file, in the tree or installed."""
+    """Return the trainer's source file, from the tree or from the installed package."""
     module = trainer.module
     if module.endswith(".py") or "/" in module:
         found = trainer.folder / module

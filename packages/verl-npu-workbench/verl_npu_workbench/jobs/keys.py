@@ -1,11 +1,12 @@
-"""The keys of upstream's settings, and questions that several settings answer. A size that is not set is 1."""
+"""The keys of upstream's settings, and functions that answer questions about several settings at once. A size that is
+not set counts as 1."""
 
 from __future__ import annotations
 
 from .settings import Settings
 
 ROLES = "actor_rollout_ref"
-"""The section of the actor, the reference, the rollout, and their model."""
+"""The section with the settings of the actor, the reference, the rollout, and the model that they share."""
 ACTOR, REFERENCE, ROLLOUT, MODEL = f"{ROLES}.actor", f"{ROLES}.ref", f"{ROLES}.rollout", f"{ROLES}.model"
 CRITIC = "critic"
 STRATEGY = f"{ACTOR}.strategy"
@@ -18,14 +19,14 @@ ESTIMATOR = "algorithm.adv_estimator"
 DEVICE = "trainer.device"
 NPUS, NODES = "trainer.n_gpus_per_node", "trainer.nnodes"
 ROLLOUT_NPUS, ROLLOUT_NODES = "rollout.n_gpus_per_node", "rollout.nnodes"
-"""The NPUs of the rollout, in recipes whose rollout has NPUs of its own."""
+"""The numbers of NPUs per node and of nodes for the rollout, in recipes whose rollout has separate NPUs."""
 MODE = "trainer.v1.trainer_mode"
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
-"""The number of mini-batches that are trained between two weight syncs."""
+"""The setting for the number of mini-batches between two weight syncs."""
 BATCH, GENERATION_BATCH, VALIDATION_BATCH = "data.train_batch_size", "data.gen_batch_size", "data.val_batch_size"
 MAX_PROMPT, MAX_RESPONSE = "data.max_prompt_length", "data.max_response_length"
 MAX_LENGTH = "data.max_length"
-"""The length limit of a sequence in fine-tuning."""
+"""The setting for the greatest length of a sequence in fine-tuning."""
 TRAIN_FILES, VALIDATION_FILES = "data.train_files", "data.val_files"
 
 
@@ -46,19 +47,21 @@ def may_sleep(settings: Settings) -> bool:
 
 
 def is_separate(settings: Settings) -> bool:
-    """Tell whether verl's v1 trainer has rollout servers on separate NPUs. It may also have some on its own NPUs."""
+    """Tell whether verl's v1 trainer has rollout servers on separate NPUs. Other servers may still share the trainer's
+    NPUs."""
     return settings.truth("trainer.use_v1") and settings.text(MODE) == "separate_async"
 
 
 def own_rollout(settings: Settings) -> tuple[str, str]:
-    """Return the keys of the NPUs on a node and of the nodes, for a rollout with NPUs of its own."""
+    """For a rollout with separate NPUs, return two keys: of the number of NPUs per node, and of the number of
+    nodes."""
     if is_separate(settings):
         return f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes"
     return ROLLOUT_NPUS, ROLLOUT_NODES
 
 
 def rollout_npus(settings: Settings) -> int:
-    """Return the number of the rollout's own NPUs; 0 if it shares the trainer's."""
+    """Return the number of NPUs that only the rollout uses. It is 0 if the rollout shares the trainer's NPUs."""
     npus, nodes = own_rollout(settings)
     return max(settings.whole(npus), 0) * size(settings, nodes)
 

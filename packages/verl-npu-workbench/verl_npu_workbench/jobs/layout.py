@@ -1,4 +1,4 @@
-"""A job's parallel layout: the number of NPUs that share each model, and whether it divides the job's NPUs."""
+"""A job's parallel layout: how many NPUs share each model, and whether that number divides the job's NPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .trainer import Trainer
 
 
 class Framework(enum.Enum):
-    """A part of the job that divides the NPUs among its ranks, and ends the job if it cannot."""
+    """A part of the job that divides the NPUs among its ranks. If it cannot divide them, it ends the job."""
 
     MEGATRON = "Megatron"
     FSDP = "FSDP"
@@ -24,13 +24,13 @@ class Framework(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """The parallel sizes of a trained model."""
+    """The parallel sizes with which a model is trained."""
 
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
     sequence: int = 1
-    """Ulysses sequence parallelism: the NPUs share sequences, and each NPU has whole layers."""
+    """The size of Ulysses sequence parallelism. The NPUs share sequences, but each NPU computes whole layers."""
     expert: int = 1
     expert_tensor: int = 1
 
@@ -46,12 +46,13 @@ class Parallelism:
 
     @property
     def fewest(self) -> int:
-        """The smallest number of NPUs for these sizes. Expert parallelism may span all dimensions but the pipeline."""
+        """The smallest number of NPUs that these sizes allow. Expert parallelism may span all dimensions except the
+        pipeline."""
         experts = self.expert * self.expert_tensor if self.expert > 1 else 1
         return self.pipeline * math.lcm(self.sharing, experts)
 
     def divides(self, npus: int) -> bool:
-        """Tell whether this number of NPUs makes whole replicas."""
+        """Tell whether this number of NPUs holds a whole number of replicas."""
         return npus % self.replica == 0
 
     def replicas(self, npus: int) -> int:
@@ -61,12 +62,12 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True)
 class Indivisible:
-    """Parallel sizes that do not divide the number of NPUs."""
+    """Parallel sizes that do not divide the number of NPUs evenly."""
 
     by: Framework
-    """The part of the job that refuses them."""
+    """The part of the job that rejects these sizes."""
     key: str
-    """The setting, or the section of the settings."""
+    """The key of the setting, or of the section of settings, that has the wrong size."""
     sizes: str
     npus: int
 
@@ -95,15 +96,16 @@ def _megatron_sizes(settings: Settings, role: str) -> Parallelism:
 
 
 def npus_of(trainer: Trainer, settings: Settings) -> int:
-    """Return the NPUs of a trainer on all nodes; 0 if neither torchrun's arguments nor the settings give the
-    number."""
+    """Return the number of a trainer's NPUs on all nodes. It is 0 if neither torchrun's arguments nor the settings
+    give it."""
     if trainer.ranks:
         return trainer.ranks * trainer.nodes if trainer.counted else 0
     return settings.whole(NPUS) * settings.whole(NODES, 1)
 
 
 def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
-    """Yield the sizes that do not divide the trainer's NPUs, or the rollout's if it has NPUs of its own."""
+    """Yield the sizes that do not evenly divide the trainer's NPUs, or the rollout's if the rollout has separate
+    NPUs."""
     if npus <= 0:
         return
     yield from _trainer_sizes(settings, npus)

@@ -1,4 +1,4 @@
-"""The modes of verl's v1 trainer: their names and their assertions, read from verl's source."""
+"""The modes of verl's v1 trainer. Their names and assertions are read from verl's source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _CODE = "trainer-mode"
 
 
 def mode_findings(module: str, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
-    """Yield the errors that the v1 trainer of the chosen mode would raise; `module` is the program that starts it."""
+    """Yield the errors that the v1 trainer would raise in the chosen mode. `module` is the module that the script
+    starts."""
     if module != "verl.trainer.main_ppo" or not settings.truth("trainer.use_v1"):
         return
     mode, known = settings.text(MODE), trainers(tree)

@@ -1,8 +1,8 @@
 """The rules that find problems in a launch script before it runs; each rule checks one thing.
 
-A rule refuses a script only if the failure is certain: Hydra raises it, an assertion in upstream's code raises it,
-MindSpeed raises it, or verl-npu itself ends the job. The rule calls the same verl-npu function as the job does. A
-problem that is not certain is a warning.
+A rule refuses a script only if the job is certain to fail: because Hydra, an assertion in upstream's code, or
+MindSpeed raises an error, or because verl-npu itself ends the job. In the last case, the rule calls the same verl-npu
+function as the job. If a failure is only possible, the rule gives a warning.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _REWARD_MODEL = "reward_model.model.path"
 
 _COLOCATED = re.compile(rb"max_colocate_count(?:: int)? ?= ?(\d{1,3})")
 _DEFAULT_MODELS = ("~/models/deepseek-llm-7b-chat", "~/models/gemma-1.1-7b-it")
-"""The default models in verl's configurations for reinforcement learning and for fine-tuning."""
+"""The default models in verl's configurations: the first for reinforcement learning, the second for fine-tuning."""
 _PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
 _WEIGHT_SYNC_VARIABLES = frozenset(
     each.name
@@ -110,30 +110,32 @@ class Script:
     trainer: Trainer
     settings: Settings
     pin: str
-    """The locked revision that is nearest to the script's verl."""
+    """The pin that is nearest to the script's verl."""
     text: str
-    """The text of the script; empty if only a command was given."""
+    """The text of the script. Empty if only a command was given."""
     submitted: bool
-    """Whether the script hands the job to a Ray cluster with `ray job submit`. Workers then get only the variables of
-    the runtime environment."""
+    """Whether the script submits the job to a Ray cluster with `ray job submit`. Ray's workers then get only the
+    variables of the runtime environment."""
     runtime: Mapping[str, str] | None
     """The variables of the runtime environment; None if they cannot be read here."""
     sources: SourceTree
-    """The source of the verl that the script starts."""
+    """The source of the verl that the script uses."""
 
     @property
     def npus(self) -> int:
-        """The NPUs of the trainer on all nodes; 0 if neither torchrun's arguments nor the settings give the number."""
+        """The number of the trainer's NPUs on all nodes. It is 0 if neither torchrun's arguments nor the settings give
+        it."""
         return npus_of(self.trainer, self.settings)
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The variables that the job's processes get from the script and from the shell that starts the script."""
+        """The variables that the job's processes get, both from the script and from the shell in which the script is
+        started."""
         return (self.runtime or {}) if self.submitted else {**self.trainer.inherited, **self.trainer.exports}
 
     @cached_property
     def section(self) -> Section:
-        """The settings in the form in which the job's functions receive them."""
+        """The settings in the form in which the job's functions get them."""
         from omegaconf import OmegaConf
 
         nested: dict[str, Any] = {}
@@ -153,7 +155,7 @@ class Script:
 
 
 def _literal(value: object) -> object:
-    """Return a value with its interpolations escaped. The remaining interpolations can only be resolved in the running
+    """Return a value with its remaining interpolations escaped, because these can only be resolved in the running
     job."""
     if isinstance(value, str):
         # OmegaConf reads two backslashes in front of an interpolation as one.
@@ -169,7 +171,8 @@ def _literal(value: object) -> object:
 
 
 def _feature_rule(feature: str, ask: Callable[[Script], object], code: str, about: str = "") -> Rule[Script]:
-    """Return a rule that calls a feature's check. Leave `about` empty if the rollout's rule of this code has one."""
+    """Return a rule that calls a feature's check. Leave `about` empty if a rollout rule with the same code already has
+    an explanation."""
 
     def asked(script: Script) -> Iterator[Finding]:
         yield from refusals(code, ask, script) if _is_applied(script, feature) else ()
@@ -182,15 +185,15 @@ def _check_rollout(script: Script, code: str) -> None:
 
 
 def _is_applied(script: Script, feature: str) -> bool:
-    """Tell whether the job will run a feature's checks: the feature is not disabled, and the settings that the checks
-    read are known."""
+    """Tell whether the job will run a feature's checks. This requires that the feature is not disabled, and that the
+    settings that the checks read are known."""
     left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
     off = _is_off(script) or feature in left_out
     return not off and (ENGINE in script.settings or (feature == "device" and bool(script.settings.values)))
 
 
 def _is_off(script: Script) -> bool:
-    """Tell whether verl-npu is off in the job. It also stays off if its switch has an unknown value."""
+    """Tell whether verl-npu is off in the job. It is also off if its switch has an unknown value."""
     try:
         return environment.SWITCH.read(script.environ) == "off"
     except SettingError:
@@ -198,8 +201,8 @@ def _is_off(script: Script) -> bool:
 
 
 def _expandable_segments(script: Script) -> Iterator[Finding]:
-    """Refuse expandable segments in verl's own trainers; warn in recipes, which may register an engine of their
-    own."""
+    """Refuse expandable segments in verl's own trainers. In recipes, only warn, because a recipe may register a
+    different engine."""
     setting, engine = script.environ.get(ALLOCATOR, ""), script.settings.text(ENGINE)
     upstreams = script.trainer.module.startswith(("verl.", "verl/")) and "verl" in script.sources
     if upstreams and _is_applied(script, "rollout"):
@@ -327,9 +330,9 @@ def _source_of_trainer(script: Script) -> bytes:
 
 
 def _validation_severity(script: Script) -> Callable[..., Finding]:
-    """Return `error` if the trainer calls upstream's `validate_config`, and `warning` otherwise.
+    """Return the function `error` if the trainer calls upstream's `validate_config`, and `warning` if it does not.
 
-    The call is in the trainer's own file, or in RayPPOTrainer (as at 796871d7).
+    The call is in the trainer's own file or, as at 796871d7, in RayPPOTrainer.
     """
     trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
     asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
@@ -339,10 +342,9 @@ def _validation_severity(script: Script) -> Callable[..., Finding]:
 
 
 def _trained_roles(script: Script) -> list[str]:
-    """Return the sections of the models that are trained.
+    """Return the settings sections of the models that are trained.
 
-    A recipe may train without a critic whatever its estimator is, as recipe.spin and verl.experimental.vla.main_sac
-    do.
+    Some recipes train without a critic, whatever their estimator is: recipe.spin and verl.experimental.vla.main_sac.
     """
     module = script.trainer.module
     upstreams = module.startswith("verl.trainer.") or (
@@ -378,7 +380,7 @@ def _choices(script: Script) -> Iterator[Finding]:
 
 
 def _user_sources(script: Script) -> Iterator[bytes]:
-    """Yield the sources of the user's recipe and reward functions, which may register names of their own."""
+    """Yield the source code of the user's recipe and reward functions, which may register additional names."""
     package, top = script.trainer.module.rpartition(".")[0], script.trainer.module.partition(".")[0]
     if package not in ("", "verl.trainer") and all(map(str.isidentifier, package.split("."))):
         sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
@@ -390,7 +392,7 @@ def _user_sources(script: Script) -> Iterator[bytes]:
 
 
 def _starts_verl_workers(script: Script) -> bool:
-    """Tell whether a trainer starts verl's own workers on as many NPUs as its settings say."""
+    """Tell whether a trainer starts verl's own workers, on the number of NPUs that the settings give."""
     module = script.trainer.module
     return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in _source_of_trainer(script)
 
@@ -455,7 +457,7 @@ def _variables(script: Script) -> Iterator[Finding]:
 
 
 def _reads(script: Script, variable: str) -> bool:
-    """Tell whether the job is certain to read a variable of verl-npu, and to end if its value is wrong."""
+    """Tell whether the job is certain to read one of verl-npu's variables and to end if the value is wrong."""
     settings, told_off = script.settings, environment.SWITCH.text(script.environ).lower() == "off"
     if variable in (environment.SWITCH.name, environment.DISABLE.name, environment.FORCE.name):
         return environment.STRICT.text(script.environ) not in ("", "0") and not told_off
@@ -471,13 +473,14 @@ def _reads(script: Script, variable: str) -> bool:
 
 
 def _has_separate_engine(script: Script) -> bool:
-    """Tell whether the rollout engine has NPUs of its own and gets the trainer's weights by weight sync."""
+    """Tell whether the rollout engine has separate NPUs and receives the trainer's weights by weight sync."""
     by_recipe = re.search(r"one_step_off|fully_async", script.trainer.module) is not None
     return by_recipe or is_separate(script.settings)
 
 
 def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
-    """Warn of worker variables that a script sets but does not export; `exports` are exported already."""
+    """Warn of variables for workers that a script sets but does not export. `exports` are the variables that are
+    already exported."""
     exported = {*_EXPORTED.findall(text), *exports}
     for name in dict.fromkeys(_ASSIGNED.findall(text)):
         if name not in exported:
@@ -546,7 +549,7 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
 
 
 def _ray_cpus(script: Script) -> Iterator[Finding]:
-    """Refuse fewer CPUs than Ray's placement groups need.
+    """Refuse a number of CPUs that is too small for Ray's placement groups.
 
     Source: `get_placement_groups` makes bundles of `max_colocate_count` CPUs.
     """
@@ -686,7 +689,7 @@ def _sync_check(script: Script) -> Iterator[Finding]:
 def _task_queue(script: Script) -> Iterator[Finding]:
     """Source: NPUGraph::capture_begin of torch_npu.
 
-    This is only a warning, because the engine's own settings may still leave graphs out.
+    The finding is only a warning, because other settings of the engine may turn graphs off.
     """
     variable, own = "TASK_QUEUE_ENABLE", "VLLM_ASCEND_TASK_QUEUE_ENABLE"
     settings, environ = script.settings, script.environ
@@ -708,8 +711,8 @@ def _task_queue(script: Script) -> Iterator[Finding]:
 def _reward_model(script: Script) -> Iterator[Finding]:
     """Source: verl's `RewardModelManager` and `RewardLoopWorker`.
 
-    The agent loops ask a reward model that has NPUs of its own. Only `compute_rm_score` wakes up its engine, and only
-    a reward function returns the `reward_extra_info` that the agent loops read.
+    If the reward model has separate NPUs, the agent loops query it. Only `compute_rm_score` wakes up its engine, and
+    only a reward function returns the `reward_extra_info` that the agent loops read.
     """
     section, settings = "reward.reward_model", script.settings
     pool, sleeps = f"{section}.enable_resource_pool", f"{section}.rollout.free_cache_engine"
@@ -743,8 +746,8 @@ def _reward_model(script: Script) -> Iterator[Finding]:
 
 
 def _fused_kernels(script: Script) -> Iterator[Finding]:
-    """Warn of the fused loss in Triton. The other implementation launches no kernels, but Megatron's trainer lacks
-    it."""
+    """Warn if the fused loss uses its Triton implementation. The other implementation launches no Triton kernels, but
+    Megatron's trainer does not have it."""
     key, way = f"{MODEL}.use_fused_kernels", f"{MODEL}.fused_kernel_options.impl_backend"
     if not script.settings.truth(key) or not (is_megatron(script.settings) or script.settings.text(way) == "triton"):
         return
@@ -818,7 +821,7 @@ def _files(script: Script) -> Iterator[Finding]:
 
 
 _SUPPORTED_TRAINERS = re.compile(r"(?:verl|recipe\.(?:fully_async_policy|gkd|one_step_off_policy))\.")
-"""Trainers whose Ray collective groups verl-npu replaces (see verl_npu.features.weight_sync)."""
+"""A pattern for the trainers whose Ray collective groups verl-npu replaces (see verl_npu.features.weight_sync)."""
 _GROUP_CALL = re.compile(rb"\b(?:create|init)_collective_group\(")
 
 _SCRIPT_ONLY = (Stage.SCRIPT,)
@@ -829,7 +832,7 @@ _ENGINE_RULES = (
     "rollout.rl_config",
     "rollout.engine_arguments",
 )
-"""The codes of the rollout's rules that are checked for a script exactly as in a job."""
+"""The codes of the rollout rules that run for a script exactly as they run in a job."""
 RULES: tuple[Rule[Script], ...] = (
     Rule(
         "device-setting",
@@ -955,7 +958,7 @@ RULES: tuple[Rule[Script], ...] = (
 
 
 def findings(script: Script) -> list[Finding]:
-    """Return the findings of all rules that can be checked in a script, refusals first."""
+    """Return the findings of all rules that can be checked for a script. Refusals come first."""
     found = list(find(RULES, script, Stage.SCRIPT))
     # Both upstream and verl-npu refuse sizes that do not divide the NPUs. Report them once.
     told = {finding.subject for finding in found if finding.code == "parallel-sizes"}

@@ -1,4 +1,4 @@
-"""A trainer's settings by their full keys, and overrides in Hydra's syntax."""
+"""A trainer's settings by full key, and overrides in Hydra's syntax."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings as Hydra composed them, with later changes."""
+    """Settings as Hydra composed them, including later changes."""
 
     values: Mapping[str, object]
 
@@ -44,7 +44,7 @@ class Settings:
         return int(value) if math.isfinite(value) else default
 
     def truth(self, key: str) -> bool:
-        """Tell whether a value is true, as YAML or Python spells it."""
+        """Tell whether a value means true, in the spelling of YAML or Python."""
         value = self.get(key)
         return value is True or str(value).lower() == "true"
 
@@ -55,7 +55,7 @@ class Settings:
                 yield key
 
     def matching(self, pattern: str) -> Iterator[str]:
-        """Yield the keys that match a pattern from beginning to end."""
+        """Yield the keys that fully match a pattern."""
         compiled = re.compile(pattern)
         for key in self.values:
             if compiled.fullmatch(key):
@@ -68,7 +68,7 @@ class Settings:
                 yield key
 
     def changed(self, after: Mapping[str, object]) -> Settings:
-        """Return the settings with the values in `after`. A section that gets a value loses its keys."""
+        """Return the settings with the values in `after` changed. A section that is set to a value loses its keys."""
         kept = {
             key: value
             for key, value in self.values.items()
@@ -78,7 +78,7 @@ class Settings:
 
 
 def override(key: str, value: object) -> str:
-    """Return an override that sets a key, and adds the key if it does not exist."""
+    """Return a Hydra override that sets a key. It adds the key if the key does not exist."""
     return f"++{key}={written(value)}"
 
 

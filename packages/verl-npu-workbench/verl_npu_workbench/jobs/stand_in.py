@@ -1,7 +1,7 @@
-"""The stand-in that runs in a sandbox instead of python, torchrun, ray, pip, and similar programs.
+"""The stand-in program that runs in a sandbox in place of python, torchrun, ray, pip, and similar programs.
 
-It records its call as one line of JSON on the file descriptor in STAND_IN_CALLS. It starts by its path, without this
-package and without site-packages; its first argument is the name of the program that was called.
+It writes each call as a line of JSON to the file descriptor in STAND_IN_CALLS. It is started by its file path, without
+this package and without site-packages. Its first argument is the name of the program that was called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 
 THROUGH = ("sudo", "nohup")
-"""Programs that only start the command in their arguments."""
+"""Programs that only run the command in their arguments."""
 _LARGEST_FILE = 1 << 18
 
 
@@ -49,8 +49,8 @@ def record(name: str, arguments: list[str]) -> None:
 
 
 def _runtime_environment(name: str, arguments: list[str]) -> str:
-    """Return the text of the runtime environment's file for `ray job submit`. The script may write the file itself, so
-    it is read at the call."""
+    """Return the text of the runtime environment file that `ray job submit` names. It is read when the call is
+    recorded, because the script may have just written it."""
     if name != "ray" or arguments[:2] != ["job", "submit"]:
         return ""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
@@ -64,7 +64,7 @@ def _runtime_environment(name: str, arguments: list[str]) -> str:
 
 
 def _is_query(arguments: list[str]) -> bool:
-    """Tell whether python only computes something for the script, as in `$(python3 -c …)`."""
+    """Tell whether this call of python only computes a value for the script, as in `$(python3 -c …)`."""
     return bool(arguments) and arguments[0] in ("-c", "-", "-V", "--version")
 
 
@@ -82,7 +82,7 @@ def _ray(words: list[str]) -> int:
 
 
 def _npus() -> int:
-    """Return the NPUs of a node, as this script's `ray start --resources` gave them."""
+    """Return the number of NPUs of a node that this script gave to `ray start --resources`."""
     try:
         with open(os.path.join(os.environ["STAND_IN_STATE"], "ray-npus")) as file:
             return int(file.read())

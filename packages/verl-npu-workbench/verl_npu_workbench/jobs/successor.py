@@ -1,4 +1,5 @@
-"""Translates the settings of two recipes into those of the v1 trainer, whose mode `separate_async` replaces them.
+"""Translates the settings of two recipes into settings of the v1 trainer. Its mode `separate_async` replaces both
+recipes.
 
 Source, at 1dda039b and v0.9.1:
 
@@ -41,7 +42,7 @@ _COPIED_KEYS = (
     PACKED,
     f"{ROLLOUT}.checkpoint_engine.backend",
 )
-"""Settings that differ between the recipes' configurations and the v1 trainer's."""
+"""Settings that are copied, because their defaults differ between the recipes' configurations and the v1 trainer's."""
 _SWITCHING_KEYS = {
     "async_training.use_dynamic_resource_scheduling": f"{_V1}.hybrid_rollout.enable_switch",
     "async_training.dynamic_schedule_deactivate_ratio": f"{_V1}.hybrid_rollout.switch_threshold_ratio",
@@ -59,7 +60,8 @@ _RECIPE_KEY = re.compile(r"\+*((?:async_training|rollout)\.[\w.]+)=")
 
 
 def successor_findings(trainer: Trainer, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
-    """Propose the v1 trainer in place of a recipe, if the script's verl has that trainer. The recipe works, too."""
+    """Yield a finding that proposes the v1 trainer as a replacement for a recipe, if the script's verl has that
+    trainer. The recipe still works."""
     recipe = _RECIPE.search(trainer.module)
     target = trainers(tree).get("separate_async")
     if recipe is None or target is None:

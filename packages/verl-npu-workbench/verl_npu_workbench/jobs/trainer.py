@@ -1,4 +1,5 @@
-"""Finds the trainer among the programs that a launch script calls: its module, its overrides, and how it starts."""
+"""Finds the trainer among the programs that a launch script calls: its module, its overrides, and how it is
+started."""
 
 from __future__ import annotations
 
@@ -19,54 +20,58 @@ from .capture import Call, Capture
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 _MIN_OVERRIDES = 3
-"""The fewest overrides that tell a trainer from converters and downloads, which have options of their own."""
+"""The smallest number of overrides by which a trainer is recognized. Converters and download tools have options, too,
+but fewer overrides."""
 _SETTING = re.compile(r"\+{0,2}[A-Za-z_][\w.@/]*=.*|~[A-Za-z_].*", re.DOTALL)
 _LARGEST_YAML = 1 << 18
-"""The largest number of characters. Upstream's files have a thousand; parsing a million takes nine seconds."""
+"""The most characters of a YAML file that is parsed. Upstream's files have about a thousand. Parsing a million takes
+nine seconds."""
 _PYTHON = re.compile(r"\b(python[\d.]*|torchrun)\b")
 
 _CLUSTER_VARIABLES = re.compile(
     r"HCCL_|.*_SOCKET|LD_|MASTER_|RAY_ADDRESS$|ASCEND_RT_VISIBLE_DEVICES$|ASCEND_VISIBLE_DEVICES$|CUDA_VISIBLE_DEVICES$"
     r"|.*_proxy$|.*_PROXY$|HF_ENDPOINT$|PYTHONPATH$|BASH_ENV$|PATH$|HOME$|GLOO_|WANDB_|SWANLAB_"
 )
-"""Variables of a script that name interfaces, addresses, libraries, and devices of the cluster."""
+"""Variables of a script that refer to interfaces, addresses, libraries, or devices of the cluster that it is written
+for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """One training that a script starts."""
+    """One training program that a script starts."""
 
     module: str
-    """The module's name, or the path of a file relative to `folder`."""
+    """The module's name, or the path of the program's file relative to `folder`."""
     overrides: tuple[str, ...]
     options: tuple[str, ...]
-    """The rest of the command line: Hydra's own options, such as --config-name=…"""
+    """The other arguments on the command line: Hydra's own options, such as --config-name=…"""
     ranks: int
-    """The number of processes that torchrun starts on each node; 0 if Ray starts the workers."""
+    """The number of processes that torchrun starts on each node. It is 0 if Ray starts the workers."""
     folder: Path
     """The folder in which the trainer starts."""
     exports: Mapping[str, str]
     """The variables that the script or Ray's runtime environment sets for the trainer."""
     nodes: int = 1
-    """The number of torchrun's nodes; the largest, if the script names a range."""
+    """The number of nodes that torchrun uses. If the script gives a range, this is its upper end."""
     counted: bool = True
-    """Whether the script gives the numbers of processes and nodes; otherwise torchrun counts a machine's devices."""
+    """Whether the script gives the numbers of processes and nodes. If it does not, torchrun counts the machine's
+    devices."""
     inherited: Mapping[str, str] = field(default_factory=dict)
-    """The user's own variables that the trainer gets unchanged."""
+    """The user's own variables that reach the trainer with unchanged values."""
 
     @property
     def name(self) -> str:
-        """The last part of the module's or file's name, without an ending."""
+        """The last part of the module's or file's name, without a file extension."""
         return re.split(r"[./]", self.module.removesuffix(".py"))[-1]
 
     @property
     def trains(self) -> bool:
-        """Tell whether the program trains. Programs that only generate or evaluate compose a trainer's configuration,
-        too, but do not validate it."""
+        """Tell whether the program trains. Programs that only generate or evaluate also compose a trainer's
+        configuration, but they do not validate it."""
         return re.search(r"generat|eval|infer|serv", self.name) is None
 
     def option(self, name: str) -> str:
-        """Return the value of one of Hydra's options, or an empty text."""
+        """Return the value of one of Hydra's command-line options. Empty if it is not given."""
         words = list(self.options)
         for index, word in enumerate(words):
             if word == name and index + 1 < len(words):
@@ -77,7 +82,7 @@ class Trainer:
 
 
 def is_of_cluster(variable: str) -> bool:
-    """Tell whether an environment variable names something that only the script's cluster has."""
+    """Tell whether an environment variable refers to something that only the script's own cluster has."""
     return bool(_CLUSTER_VARIABLES.match(variable))
 
 
@@ -137,7 +142,8 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
 
 
 def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
-    """Return a trainer with the secrets that were hidden from its script, for a start outside of a sandbox."""
+    """Return a trainer with the secrets that its script did not get in the sandbox. Use it to start the trainer
+    outside a sandbox."""
     return replace(
         trainer,
         overrides=tuple(restored(word, environ) for word in trainer.overrides),
@@ -147,7 +153,8 @@ def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
 
 
 def runtime_environment(captured: Capture) -> dict[str, str] | None:
-    """Return the variables of the runtime environment with which a script submits its job; None if it submits none."""
+    """Return the variables of the runtime environment with which a script submits its job. None if it submits no
+    job."""
     for call in captured.calls:
         if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
             return _submitted(list(call.arguments[2:]), call.runtime)[0]
@@ -169,13 +176,13 @@ def _called_trainer(call: Call, captured: Capture) -> Trainer | None:
 
 
 def _is_short(trainer: Trainer) -> bool:
-    """Tell whether a command has only settings and options of Hydra."""
+    """Tell whether a command line contains only overrides and Hydra's own options."""
     hydras = all(word.startswith(("--config-", "-cn", "-cp")) or not word.startswith("-") for word in trainer.options)
     return hydras and bool(trainer.overrides) and all(map(_SETTING.fullmatch, trainer.overrides))
 
 
 def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trainer | None:
-    """Return the trainer that a command of `python` or `torchrun`, or a shell line, starts."""
+    """Return the trainer that a command starts. The command runs `python` or `torchrun`, or is a shell line."""
     while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0], re.DOTALL):
         name, _unused, value = words.pop(0).partition("=")
         exports = {**exports, name: value}
@@ -206,7 +213,7 @@ def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trai
 
 
 def _command_in_line(line: str) -> list[str]:
-    """Return the words of the trainer's command in a shell line. Other commands, such as `cd`, may precede it."""
+    """Return the words of the trainer's command in a shell line, which may begin with other commands such as `cd`."""
     try:
         lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars=";&|\n")
         lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
@@ -223,7 +230,7 @@ def _command_in_line(line: str) -> list[str]:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate Hydra's options from overrides. An option and its value may be two words."""
+    """Separate Hydra's own options from overrides. An option and its value may be separate words."""
     options: list[str] = []
     overrides: list[str] = []
     takes_value = False
@@ -237,8 +244,8 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _torchrun(words: list[str]) -> tuple[int, int, bool, list[str]]:
-    """Return the processes on a node, the nodes, whether both numbers are given, and the words after torchrun's own
-    options."""
+    """Return four things: the processes per node, the nodes, whether both numbers are given, and the words that follow
+    torchrun's own options."""
     ranks, nodes, counted, is_module = 1, 1, True, False
     while words and words[0].startswith("-"):
         word = words.pop(0)
@@ -261,7 +268,7 @@ def _torchrun(words: list[str]) -> tuple[int, int, bool, list[str]]:
 
 
 def _submitted(words: list[str], runtime: str) -> tuple[dict[str, str], list[str]]:
-    """Return the variables in the runtime environment's text, and the job's own command."""
+    """Return the variables in a runtime environment's text, and the command of the submitted job."""
     variables: dict[str, str] = {}
     while words and words[0] != "--":
         word = words.pop(0)
@@ -278,9 +285,9 @@ def _submitted(words: list[str], runtime: str) -> tuple[dict[str, str], list[str
 
 
 def _runtime_env(path: str, text: str) -> dict[str, str]:
-    """Return the env_vars of a runtime environment's YAML text, or nothing if PyYAML is not installed.
+    """Return the `env_vars` in the YAML text of a runtime environment. Return nothing if PyYAML is not installed.
 
-    Only scalars are constructed, because anchors in somebody else's file could expand without end.
+    Only scalars are constructed, because anchors in a file from somebody else can expand endlessly.
     """
     if importlib.util.find_spec("yaml") is None:
         return {}
@@ -304,7 +311,8 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
 
 
 def _pairs(node: object) -> Iterator[tuple[str, object]]:
-    """Yield the keys and nodes of a mapping, merged mappings first; each mapping once."""
+    """Yield the keys and value nodes of a YAML mapping, each mapping once. The entries of merged mappings come
+    first."""
     import yaml
 
     waiting, seen = [node], set[int]()

@@ -1,7 +1,7 @@
-"""The settings that verl's own code refuses, found by interpreting the source of the script's verl.
+"""Finds the settings that verl's own code rejects, by interpreting the source of the script's verl.
 
-The interpreter follows verl's validation, the classes of sections, look-ups by name, and the division of mini-batches
-among workers.
+The interpreter follows four parts of verl: its validation, the classes of its sections, its look-ups by name, and the
+way it divides mini-batches among workers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "f
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error message with which upstream's code refuses a key or a section."""
+    """An error message with which upstream's code rejects a setting or a section."""
 
     key: str
     message: str
 
 
 def validation_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors of `validate_config`, which is a method of the trainer in older revisions."""
+    """Yield the errors that `validate_config` raises. In older revisions, this function is a method of the trainer."""
     function, trainer = _VALIDATION
     critic = returned(_CRITIC, [section(settings)], tree)
     roles = {
@@ -56,13 +56,13 @@ def validation_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusa
 
 
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors of the classes that upstream instantiates from the sections."""
+    """Yield the errors that upstream raises when it instantiates classes from the sections."""
     for key, said in refused_sections(settings, [*roles, ROLLOUT], tree):
         yield Refusal(key, said)
 
 
 def name_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors for values that upstream looks up by name and does not find."""
+    """Yield an error for each value that upstream looks up by name and cannot find."""
     for key, target, before in _looked_up(settings, roles):
         value = settings.get(key)
         if isinstance(value, str) and value and value != "???" and "${" not in value:
@@ -104,7 +104,8 @@ def _looked_up(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors of workers that divide a mini-batch among ranks, and a rank's share into micro-batches."""
+    """Yield the errors that workers raise when they divide a mini-batch among ranks, and a rank's share into
+    micro-batches."""
     ranks, mini = npus // max(replica, 1), f"{ACTOR}.ppo_mini_batch_size"
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
     if not ranks or batch <= 0 or ESTIMATOR not in settings:
@@ -139,7 +140,7 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
 
 
 def non_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:
-    """Yield the keys that have a text as value although the class of their section declares a number."""
+    """Yield the keys whose value is text although the class of their section declares a number."""
     for target in settings.matching(r"(actor_rollout_ref|critic|algorithm)\..*_target_"):
         key = target.removesuffix("._target_")
         if key.startswith(CRITIC) and not has_critic(settings):

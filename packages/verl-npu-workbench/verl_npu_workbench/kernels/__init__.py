@@ -1,5 +1,5 @@
 """Judges Triton kernels without an NPU.
 
-`toolchain` installs Ascend's Triton compiler, `targets` finds source files, `judging` compiles each of their kernels
-in a process of its own (`inside`), and `verdict` defines the results.
+`toolchain` installs Ascend's Triton compiler, `targets` finds source files, `judging` compiles each kernel in a
+separate process (`inside`), and `verdict` defines the results.
 """

@@ -1,4 +1,4 @@
-"""Finds block sizes for a kernel that overflows: the nearest to its author's with which it compiles."""
+"""Finds block sizes with which an overflowing kernel compiles, as near as possible to its author's."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from .verdict import Arguments, Blocks, Judged, Kernel, Outcome, Verdict
 
 _BLOCK = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z0-9]{1,2}$|^BLK", re.IGNORECASE)
 _SMALLEST_SIDE = 16
-"""The smallest block side that the compiler accepts in a matrix product."""
+"""The smallest side of a block that the compiler accepts in a matrix product."""
 _AT_ONCE = 2
 _OVERFLOWS = (Verdict.OVERFLOWS, Verdict.MAY_OVERFLOW)
 
 
 def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judged]:
-    """Return the judged kernels; add the blocks that fit to each kernel that overflows. Each block was compiled.
+    """For each kernel that overflows, find block sizes that fit. Return all judged kernels. Every block size that is
+    reported has been compiled.
 
     Raises:
         SandboxError: no sandbox can be made on this machine.
@@ -42,7 +43,8 @@ def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judg
 
 
 def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
-    """Try the nearest blocks first. Once some blocks fit, try the rest at the same distance, and stop."""
+    """Try block sizes in order of their distance from the author's. Stop after the first distance at which some
+    fit."""
     arguments, best = judged.arguments, judged.best
     if arguments is None:
         return judged
@@ -68,9 +70,9 @@ def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
 
 
 def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks]]:
-    """Return the blocks to try, each with its number of halvings, fewest halvings first.
+    """Return the block sizes to try, each with its number of halvings, fewest halvings first.
 
-    Halving one side at most halves a buffer, so blocks with too few halvings for the overflow are left out.
+    Halving one side at most halves a buffer. Block sizes with too few halvings to remove the overflow are left out.
     """
     sides = blocks_of(arguments)
     halvings = [range(max(0, (value // _SMALLEST_SIDE).bit_length() - 1) + 1) for value in sides.values()]
@@ -85,7 +87,8 @@ def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks
 
 
 def blocks_of(arguments: Arguments) -> Blocks:
-    """Return the constants that are block sides: those that the configuration sets, or else those named like one."""
+    """Return the constants that are sides of blocks: those that the configuration sets or, if it sets none, those that
+    are named like one."""
     set_by_configuration = {part.partition("=")[0] for part in arguments.label.split(", ") if part}
     return {
         name: value
@@ -100,13 +103,14 @@ def blocks_of(arguments: Arguments) -> Blocks:
 
 
 def halvings_needed(outcome: Outcome) -> int:
-    """Return the smallest number of halvings that can remove the overflow: each one at most halves a buffer."""
+    """Return the smallest number of halvings that can remove the overflow. Each one at most halves a buffer."""
     ratio = outcome.needed / outcome.there if outcome.there else 1.0
     return max(1, math.ceil(math.log2(ratio))) if ratio > 0 else 1
 
 
 def _overflows_too(blocks: Blocks, refused: Blocks, needed: int) -> bool:
-    """Tell whether blocks must overflow because others did: they are larger, or smaller by too few halvings."""
+    """Tell whether block sizes must overflow because the sizes `refused` did: they are larger, or they are smaller by
+    too few halvings."""
     if all(blocks[name] >= side for name, side in refused.items()):
         return True
     is_smaller = all(blocks[name] <= side for name, side in refused.items())

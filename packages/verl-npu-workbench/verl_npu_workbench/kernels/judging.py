@@ -1,4 +1,4 @@
-"""Compiles each kernel in a process of its own, in a sandbox, and caches the verdicts."""
+"""Compiles each kernel in a separate process in a sandbox, and caches the verdicts."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ _READ_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The settings with which kernels are judged."""
+    """The options for judging kernels."""
 
     toolchain: Toolchain
     soc: Soc
     seconds: float = 120.0
-    """Time limit of the compiler for one kernel with one set of arguments."""
+    """The compiler's time limit, in seconds, for one kernel with one set of arguments."""
     configurations: int = 4
-    """Largest number of configurations to try of each kernel; the first one that compiles ends the search."""
+    """The most configurations of each kernel that are tried. The first one that compiles ends the search."""
     at_once: int = 1
     unconfined: bool = False
     fit: int = 0
-    """Largest number of blocks to compile for a kernel that overflows, to find some that fit."""
+    """The most block sizes to compile for an overflowing kernel, to find some that fit."""
     fresh: bool = False
-    """Whether to compile again instead of using cached verdicts."""
+    """Whether to ignore cached verdicts and compile again."""
     ended: threading.Event = field(default_factory=threading.Event)
-    """Set when nobody waits for the verdicts any more."""
+    """Set when nobody is waiting for the verdicts any more."""
 
     def go_on(self) -> None:
-        """Raise CancelledError if nobody waits for the verdicts any more."""
+        """Raise CancelledError if nobody is waiting for the verdicts any more."""
         if self.ended.is_set():
             raise CancelledError
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The kernels of some files, and the files that could not be read, with the reason."""
+    """The kernels in some files, and the files that could not be read, each with the reason."""
 
     kernels: tuple[Kernel, ...]
     unread: Mapping[str, str]
@@ -99,7 +99,8 @@ def read(target: Target, request: Request) -> Read:
 
 
 def chosen(kernels: Iterable[Kernel], patterns: Sequence[str]) -> list[Kernel]:
-    """Return the kernels whose name, or module and name, matches a pattern; all kernels if there are no patterns."""
+    """Return the kernels whose function name, or full name with the module, matches a pattern. Without patterns,
+    return all kernels."""
     return [
         each
         for each in kernels
@@ -142,7 +143,7 @@ def _key_of(kernel: Kernel) -> str:
 
 
 def _groups(kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
-    """Yield groups of a few kernels of the same file, because the file is read once for each group."""
+    """Yield small groups of kernels from the same file. The file is read once for each group."""
     by_file: dict[str, list[Kernel]] = {}
     for each in kernels:
         by_file.setdefault(each.file, []).append(each)
@@ -152,7 +153,8 @@ def _groups(kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
 
 
 def _judge_group(target: Target, kernels: Sequence[Kernel], request: Request) -> Iterator[Judged]:
-    """Judge kernels of one file: compile the first configuration of each, then the next of each that failed."""
+    """Judge kernels of one file: first compile the first configuration of each, then the next configuration of each
+    that failed."""
     tried: dict[int, list[tuple[Arguments, Outcome]]] = {index: [] for index in range(len(kernels))}
     for number in range(request.configurations):
         left = [
@@ -169,7 +171,8 @@ def _judge_group(target: Target, kernels: Sequence[Kernel], request: Request) ->
 
 
 def outcomes(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request: Request) -> list[Outcome]:
-    """Return the outcome of compiling each of these kernels of one file, from the cache where possible."""
+    """Return the outcome of compiling each of these kernels, which are all in one file. Cached outcomes are used where
+    possible."""
     keys = [_kept_as(kernel, case, request) for kernel, case in jobs]
     found = [None if request.fresh else _kept(key) for key in keys]
     missing = [index for index, outcome in enumerate(found) if outcome is None]
@@ -202,7 +205,8 @@ def _compiled(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request:
 
 
 def _ask(target: Target, request: Request, question: Mapping[str, object], seconds: float) -> Mapping[str, object]:
-    """Ask the compiling program a question and return its answer, which has the key `wrong` if it failed."""
+    """Ask the compiling program a question, and return its answer. If the program failed, the answer has the key
+    `wrong`."""
     request.go_on()
     chain = request.toolchain
     own = Path(__file__).resolve().parents[1]
@@ -238,7 +242,7 @@ def _lists(content: object) -> list[list[object]]:
 
 
 def kernel_of(content: Mapping[str, object]) -> Kernel:
-    """Return a kernel from untrusted JSON."""
+    """Return a kernel from JSON that is not trusted."""
     cases = _objects(content.get("cases"))
     return Kernel(
         name=str(content.get("name", "")),

@@ -1,4 +1,4 @@
-"""Reads recorded kernel launches, judges them, and runs programs on virtual NPUs to record theirs."""
+"""Reads and judges recorded kernel launches, and runs programs on virtual NPUs in order to record their launches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .verdict import Judged, Kernel
 _SCHEMA = 1
 _MOST_BYTES = 256 << 20
 _LOOK, _PATIENCE = 0.1, 10.0
-"""Seconds between two checks of a program, and seconds that an interrupted program has to end."""
+"""The seconds between two checks of a program, and the seconds that an interrupted program gets to end."""
 
 
 def read(path: Path) -> list[Kernel]:
-    """Return a kernel with its arguments for each launch in a file. The file is not trusted.
+    """Return, for each launch in a file, the kernel with the launch's arguments. The file's content is not trusted.
 
     Raises:
         CommandError: the file cannot be read, has another format, or has no launches.
@@ -79,7 +79,8 @@ def _no_launches(path: Path, found: str) -> CommandError:
 
 
 def judge(launched: Sequence[Kernel], request: Request) -> tuple[list[Judged], Mapping[str, str]]:
-    """Return the verdict on each launch, grouped by source tree, and the files that could not be read.
+    """Return the verdict on each launch, grouped by source tree, and the files that could not be read, each with the
+    reason.
 
     Raises:
         SandboxError: no sandbox can be made on this machine.
@@ -115,9 +116,9 @@ def _with_source(kernel: Kernel, sources: Mapping[tuple[str, str], str]) -> Kern
 
 
 def run(command: Sequence[str], chain: Toolchain, file: Path) -> int:
-    """Run a program on virtual NPUs with its launches recorded in a file, and return its exit status.
+    """Run a program on virtual NPUs, record its kernel launches in a file, and return its exit status.
 
-    The program's output goes to stderr, because stdout belongs to the command.
+    The program's output goes to stderr, because verl-npu's own output goes to stdout.
 
     Raises:
         CommandError: the program cannot be started.

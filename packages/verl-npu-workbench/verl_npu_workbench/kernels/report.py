@@ -1,4 +1,4 @@
-"""Formats verdicts as JSON, and as the phrases that the table and other commands share."""
+"""Formats verdicts as JSON, and as the phrases that appear in the table and in other commands."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Report:
 
     judged: tuple[Judged, ...]
     unread: Mapping[str, str]
-    """Files that could not be read, and why."""
+    """Files that could not be read, with the reasons."""
     root: Path
     request: Request
     seconds: float
 
 
 def status(result: Report) -> Status:
-    """Return the status of a run: a kernel fails, all are fine, or none could be judged."""
+    """Return the exit status of a run: a kernel fails, all kernels compile, or none could be judged."""
     verdicts = {each.best.verdict for each in result.judged}
     if any(verdict.fails for verdict in verdicts):
         return Status.FOUND
@@ -35,7 +35,7 @@ def status(result: Report) -> Status:
 
 
 def stands_for(pair: Pair) -> str:
-    """Say which CANN release the compiler corresponds to, and where it differs."""
+    """Describe which CANN release the compiler corresponds to, and where it differs from that release."""
     return _(
         "{front} belongs to CANN {cann} ({said_by}); {back} is released separately from CANN, and is newer or older "
         "than the bishengir-compile in your CANN."
@@ -43,13 +43,13 @@ def stands_for(pair: Pair) -> str:
 
 
 def shown(file: str, root: Path) -> str:
-    """Return a file's path relative to the root if it is below the root."""
+    """Return a file's path, relative to the root if the file is below it."""
     path = Path(file)
     return str(path.relative_to(root)) if path.is_relative_to(root) else file
 
 
 def said(outcome: Outcome, root: Path) -> str:
-    """Describe an outcome, without its verdict."""
+    """Describe the details of an outcome. Its verdict is not repeated."""
     if outcome.verdict in (Verdict.OVERFLOWS, Verdict.MAY_OVERFLOW):
         text = _("{buffer} needs {needed} bits but has only {there} ({kib} of {of} KiB)").format(
             buffer=outcome.buffer,
@@ -70,13 +70,14 @@ def said(outcome: Outcome, root: Path) -> str:
 
 
 def launched(arguments: Arguments) -> str:
-    """Describe a launch by the properties in which launches of one kernel differ: pointer types and grid."""
+    """Describe a launch by its pointer types and its grid, because these are what distinguishes launches of the same
+    kernel."""
     types = " ".join(each for each in arguments.signature.values() if each.startswith("*"))
     return _("launched with {types}, grid {grid}").format(types=types, grid="x".join(map(str, arguments.grid)))
 
 
 def fitted(judged: Judged) -> str:
-    """Describe the blocks that fit, or say that none fits."""
+    """Describe the block sizes that fit, or say that none fits."""
     if not judged.fits:
         return _("none of {count} smaller blocks fits").format(count=judged.searched)
     found = _("; ").join(said_blocks(each) for each in judged.fits)
@@ -84,7 +85,7 @@ def fitted(judged: Judged) -> str:
 
 
 def said_blocks(blocks: Blocks) -> str:
-    """Format blocks as a configuration is formatted: NAME=SIDE, …"""
+    """Format block sizes like a configuration: NAME=SIDE, …"""
     return ", ".join(f"{name}={side}" for name, side in blocks.items())
 
 

@@ -15,14 +15,14 @@ from verl_npu.language import ngettext
 
 _KERNEL = re.compile(rb"\btriton\.jit\b|triton_jit|\bimport jit\b")
 _MOST_BYTES = 4 << 20
-"""Size limit of a source file."""
+"""The largest size of a source file in bytes."""
 _MOST_UNPACKED = 4 << 30
-"""Size limit of a wheel's source, in bytes."""
+"""The largest total size of a wheel's source files in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Source files, and the folder that their module names start from."""
+    """Source files, and the folder to which their module names are relative."""
 
     root: Path
     files: tuple[Path, ...]
@@ -71,12 +71,12 @@ def has_kernels(path: Path) -> bool:
 
 
 def tops(target: Target) -> Sequence[Path]:
-    """Return the top-level packages, or single modules, that contain a target's files."""
+    """Return the top-level packages or modules that contain a target's files."""
     return tuple(dict.fromkeys(target.root / each.relative_to(target.root).parts[0] for each in target.files))
 
 
 def root_of(path: Path) -> Path:
-    """Return the folder that the module name of a file or a package starts from."""
+    """Return the folder to which the module name of a file or a package is relative."""
     folder = path if path.is_dir() else path.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent

@@ -1,6 +1,7 @@
-"""Installs Ascend's released Triton compiler, triton-ascend and ascendnpu-ir, into a folder of its own.
+"""Installs Ascend's released Triton compiler, triton-ascend and ascendnpu-ir, into a separate folder.
 
-They are never installed beside the user's packages, because triton-ascend would replace upstream Triton there.
+The compiler is never installed beside the user's packages, because triton-ascend would replace upstream's Triton
+there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FRONT, BACK = "triton-ascend", "ascendnpu-ir"
 _DEPENDENCIES = ("numpy>=1.26,<3", "pybind11>=2.13,<4")
 """Packages that triton-ascend imports."""
 _PYTHONS = ((3, 11), (3, 10))
-"""The Python versions that both triton-ascend and we support."""
+"""The Python versions that both triton-ascend and verl-npu support."""
 _UNNEEDED_FILES = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
 _DONE = "toolchain.json"
 _QUERY = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.prefix, sys.base_prefix]))"
@@ -36,13 +37,14 @@ _SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two releases that are used together, and the CANN release that they correspond to."""
+    """A release of triton-ascend and a release of ascendnpu-ir that are used together, and the CANN release that they
+    correspond to."""
 
     front: str
     back: str
     cann: str
     said_by: str
-    """The source for the front end's CANN release."""
+    """The source that says which CANN release the front end corresponds to."""
 
     @property
     def text(self) -> str:
@@ -57,7 +59,7 @@ PAIRS: Sequence[Pair] = tuple(
 
 
 class Soc(enum.Enum):
-    """The NPU generations to compile for."""
+    """The NPU generations for which kernels can be compiled."""
 
     A2 = "A2"
     A3 = "A3"
@@ -65,7 +67,7 @@ class Soc(enum.Enum):
 
     @property
     def question(self) -> Mapping[str, object]:
-        """The properties that the compiler gets."""
+        """The properties of the NPU that the compiler is given."""
         return _SOCS[self]
 
 
@@ -105,7 +107,7 @@ class Toolchain:
 
     @property
     def id(self) -> str:
-        """The versions that a verdict depends on."""
+        """The versions on which a verdict depends, as one string."""
         return f"{self.pair.text}, Python {self.python.version[0]}.{self.python.version[1]}"
 
     def environment(self) -> dict[str, str]:
@@ -129,21 +131,22 @@ class Toolchain:
 
 
 _COMPILER_VARIABLES = ("TRITON_ALL_BLOCKS_PARALLEL", "TRITON_DISABLE_FFTS")
-"""The user's variables that change how the compiler works."""
+"""The user's variables that change the compiler's behaviour."""
 
 
 def home() -> Path:
-    """Return the folder that keeps compilers and verdicts."""
+    """Return the folder in which compilers and verdicts are kept."""
     named = environment.KERNELS.text()
     return Path(named).expanduser() if named else Path.home() / ".cache" / "verl-npu" / "kernels"
 
 
 def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolchain:
-    """Return the compiler of a pair of releases. Install it with pip, as pip is configured, if it is missing.
+    """Return the compiler for a pair of releases. If it is missing, install it with pip, using the user's pip
+    configuration.
 
     Args:
         pair: the two releases.
-        python: the interpreter to run it in; by default, the first supported one that is found.
+        python: the interpreter to run the compiler in (default: the first supported one that is found).
         wheels: a folder with the wheels, for a machine without a network.
 
     Raises:
@@ -165,7 +168,8 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
 
 
 def _damaged(folder: Path) -> str:
-    """Return a file that differs from pip's RECORD, or an empty string. A damaged compiler would crash on kernels."""
+    """Return a file that differs from pip's RECORD, or an empty string. Without this check, a damaged compiler would
+    crash on kernels."""
     for record in folder.glob("*.dist-info/RECORD"):
         for line in record.read_text(errors="replace").splitlines():
             name, _unused, size = (*line.rsplit(",", 2), "", "")[:3]
@@ -179,7 +183,8 @@ def _damaged(folder: Path) -> str:
 
 
 def checked(folder: Path) -> Path:
-    """Make a folder and return it. Raise CommandError if others can write to it, because programs are run from it."""
+    """Create a folder and return its path. Raise CommandError if other users can write to it, because programs in it
+    are executed."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:

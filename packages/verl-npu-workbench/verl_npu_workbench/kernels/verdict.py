@@ -15,18 +15,18 @@ NOT_SHOWN = (
     _("the last stage of the compiler, hivmc, which only CANN has"),
     _("the result of your CANN's own compiler, if its version differs"),
 )
-"""Properties that a successful compilation does not show."""
+"""The properties of a kernel that a successful compilation does not show."""
 
 
 class Verdict(enum.Enum):
     """The result of compiling a kernel."""
 
     COMPILES = "compiles"
-    """It compiles up to the binary, which only CANN can make."""
+    """It compiles up to the binary, which only CANN can produce."""
     OVERFLOWS = "overflows"
-    """It needs more of a buffer than the NPU has."""
+    """It needs more space in a buffer than the NPU has."""
     MAY_OVERFLOW = "may overflow"
-    """It overflows with guessed arguments; with others it may fit."""
+    """It overflows with guessed arguments. With other arguments it may fit."""
     REFUSED = "refused"
     """A stage of the compiler reports an error."""
     CRASHED = "crashed"
@@ -37,7 +37,7 @@ class Verdict(enum.Enum):
 
     @property
     def fails(self) -> bool:
-        """Whether a launch with these arguments raises an error or never ends."""
+        """Tell whether a launch with these arguments raises an error or never ends."""
         return self in (Verdict.OVERFLOWS, Verdict.REFUSED, Verdict.CRASHED, Verdict.HANGS)
 
 
@@ -53,39 +53,40 @@ class Stage(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """The source of a kernel's arguments."""
+    """Where a kernel's arguments come from."""
 
     CAPTURED = "captured"
     """A recorded launch."""
     GIVEN = "given"
-    """A file of the user's."""
+    """A file that the user gave."""
     GUESSED = "guessed"
     """A guess from the kernel's source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """A launch's arguments, as the compiler sees them."""
+    """The arguments of a launch in the form that the compiler gets."""
 
     signature: Mapping[str, str]
-    """Triton's name for the type of each parameter: *bf16, i32."""
+    """The type of each parameter, by Triton's name for it, such as *bf16 or i32."""
     constants: Mapping[str, object]
-    """Values that the compiler knows, by parameter: constexpr, None, and integers that are 1."""
+    """The parameters whose value is known to the compiler, with their values: constexpr parameters, None, and integers
+    that are 1."""
     divisible: tuple[str, ...] = ()
-    """Parameters that are multiples of 16, pointers among them."""
+    """Parameters, including pointers, whose value is a multiple of 16."""
     ones: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
     grid: tuple[int, ...] = ()
     origin: Origin = Origin.GUESSED
     label: str = ""
-    """The values that the configuration sets."""
+    """A description of the values that the configuration sets."""
     unsure: tuple[str, ...] = ()
-    """Parameters whose type or value was guessed, or may differ between launches."""
+    """Parameters whose type or value is guessed or may differ between launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A kernel of a source file."""
+    """A kernel in a source file."""
 
     name: str
     module: str
@@ -94,13 +95,13 @@ class Kernel:
     cases: tuple[Arguments, ...] = ()
     """The arguments for each configuration, in the author's order."""
     source: str = ""
-    """A hash of its code and of the globals that it uses."""
+    """A hash of the kernel's code and of the global values that the code uses."""
     why: str = ""
-    """The reason why it has no arguments."""
+    """The reason why there are no arguments for the kernel."""
 
     @property
     def id(self) -> str:
-        """Its full name, module:function."""
+        """The kernel's full name, module:function."""
         return f"{self.module}:{self.name}"
 
 
@@ -113,23 +114,23 @@ class Outcome:
     why: str = ""
     buffer: str = ""
     needed: int = 0
-    """Bits that the kernel needs of the buffer."""
+    """The number of bits that the kernel needs in the buffer."""
     there: int = 0
-    """Bits that the buffer has."""
+    """The number of bits that the buffer has."""
     file: str = ""
     line: int = 0
     text: str = ""
-    """The source line."""
+    """The text of the source line to which the message refers."""
     notes: tuple[str, ...] = ()
-    """Changes that the compiler made by itself after an overflow."""
+    """Changes that the compiler made automatically after an overflow."""
     signature: Mapping[str, str] = field(default_factory=dict)
-    """The compiled types: a variant of the guess, if the front end refused the guess itself."""
+    """The types with which the kernel was compiled. They differ from the guess if the front end refused the guess."""
     seconds: float = 0.0
     cached: bool = False
 
 
 Blocks: TypeAlias = Mapping[str, int]
-"""Block sides, by the name of the constant."""
+"""The side of each block, by the name of the constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +140,14 @@ class Judged:
     kernel: Kernel
     tried: tuple[tuple[Arguments, Outcome], ...] = ()
     fits: tuple[Blocks, ...] = ()
-    """For a kernel that overflows: the blocks that compile and are nearest to the author's."""
+    """For a kernel that overflows: the block sizes that compile and are nearest to the author's."""
     searched: int = 0
-    """Number of blocks that were compiled to find them."""
+    """The number of block sizes that were compiled in the search."""
 
     @property
     def best(self) -> Outcome:
-        """The outcome that counts: the first that compiles, as Triton's tuner skips the others, or else the first."""
+        """The outcome that counts: the first one that compiles, because Triton's tuner skips the others. If none
+        compiles, it is the first one."""
         if not self.tried:
             return Outcome(verdict=Verdict.NOT_JUDGED, why=self.kernel.why)
         good = [outcome for _unused, outcome in self.tried if outcome.verdict is Verdict.COMPILES]

@@ -1,1 +1,1 @@
-"""`verl-npu launch`: runs one job over several machines, on Ray."""
+"""`verl-npu launch`: runs one job on several machines, using Ray."""

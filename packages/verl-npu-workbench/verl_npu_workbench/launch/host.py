@@ -1,4 +1,4 @@
-"""The role of this host in a launch, its variables, and the checks before anything starts."""
+"""The role of this host in a launch, the variables that it gets, and the checks before anything starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..processes import own_python
 from .network import here, refused, resolve, towards
 
 PORT = 6766
-"""Ray's port on the head, from verl's page on several machines."""
+"""Ray's port on the head node, from verl's page about training on several machines."""
 _ANYWHERE = "198.51.100.1"  # an address from RFC 5737 that no host has, so the default route leads there
 _GLOO, _ADDRESS = "GLOO_SOCKET_IFNAME", "HCCL_IF_IP"
 Found = TypeVar("Found")
@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of one launch."""
+    """The user's options for one launch."""
 
     command: tuple[str, ...]
     nodes: int | None = None
@@ -47,7 +47,7 @@ class Host:
     nodes: int
     is_head: bool
     head: str
-    """The address of the head; empty if unknown."""
+    """The address of the head node. Empty if it is unknown."""
     address: str
     npus: int
     added: Mapping[str, str]
@@ -69,7 +69,7 @@ class Host:
 def look(request: Request, environ: Mapping[str, str]) -> Host:
     """Examine this host without starting anything.
 
-    Raises LaunchError if the options contradict each other. Problems of this host become its refusals.
+    Raises LaunchError if the options contradict each other. Problems of this host are returned as refusals.
     """
     nodes, first = _who(request, environ)
     refusals: list[LaunchError] = []
@@ -104,7 +104,8 @@ def look(request: Request, environ: Mapping[str, str]) -> Host:
 
 
 def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return the number of hosts, and the name of the head."""
+    """Return the number of hosts and the name of the head. Raises LaunchError if the options or the scheduler's
+    variables contradict each other."""
     hosts = request.hosts
     nodes = request.nodes or len(hosts) or 1
     head = request.head or (hosts[0] if hosts else "")
@@ -122,10 +123,10 @@ def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: str) -> dict[str, str]:
-    """Return the variables from verl's documents that the user has not set.
+    """Return the variables that verl's documents name and that the user has not set, with their values.
 
-    `own` is this host's address, empty for a single host. Raises LaunchError if the user's variables name an interface
-    or an address that this host does not have.
+    `own` is this host's address; it is empty for a job on one host. Raises LaunchError if one of the user's variables
+    names an interface or an address that this host does not have.
     """
     for variable, known in ((_GLOO, [*interfaces]), (_ADDRESS, [*interfaces.values()])):
         if (value := environ.get(variable)) and value not in known:
@@ -143,7 +144,7 @@ def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: st
 
 
 def count_npus(environ: Mapping[str, str], expected: int | None) -> int:
-    """Return the number of NPUs. Raises LaunchError if there are none, or not as many as `expected`."""
+    """Return the number of NPUs. Raises LaunchError if there are none, or if the number is not `expected`."""
     if virtual := virtual_npus(environ):
         count, found = int(virtual) if virtual.isdecimal() else 0, f"{VIRTUAL_NPUS}={virtual}"
     else:

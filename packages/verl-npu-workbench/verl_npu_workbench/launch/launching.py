@@ -1,4 +1,5 @@
-"""A launch on this host: `ray start` and the job, coordinated with all hosts through a meeting, which Ray lacks."""
+"""A launch on this host: `ray start` and the job. The hosts are coordinated through a meeting, because Ray itself
+offers none."""
 
 from __future__ import annotations
 
@@ -23,15 +24,18 @@ from .network import here, refused, resolve
 
 Say = Callable[[str], None]
 GRACE = 60.0
-"""Seconds for a job to end by itself after a host was lost; Ray and verl may need half of them to notice."""
+"""The seconds that a job gets to end by itself after a host was lost. Ray and verl may need half of them to notice the
+loss."""
 _ENDING = 10.0
 _TOLD = 120.0
-"""The seconds for which a host that cannot take part tries to tell the head or, if it is the head, the other hosts."""
+"""The seconds for which a host that cannot take part tries to report this: to the head or, if this host is the head,
+to the other hosts."""
 _LOOK = 0.2
 
 
 def launch(host: Host, say: Say) -> int:
-    """Take part in a launch and return its exit status. All processes that it started here are ended.
+    """Take part in a launch, and return its exit status. Before returning, end all processes that the launch started
+    on this host.
 
     Raises LaunchError if the job is not started.
     """
@@ -46,7 +50,8 @@ def launch(host: Host, say: Say) -> int:
 
 
 def _trouble(host: Host) -> str:
-    """Return why this host cannot take part: its refusals, or the doctor's errors; empty if it can."""
+    """Return the reason why this host cannot take part: its refusals, or the errors that the doctor found. Empty if it
+    can."""
     if host.refusals or not host.request.doctor:
         return "; ".join(map(str, host.refusals))
     with progress.step(_("checking this machine with the doctor")):
@@ -89,7 +94,8 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
 
 
 def _end(host: Host, processes: ProcessTree) -> None:
-    """End the processes that were started here, and remove the cluster's address, or later jobs would try to join."""
+    """End the processes that were started on this host. Also remove the file with the cluster's address, because later
+    jobs would otherwise try to join this cluster."""
     processes.end(_ENDING)
     ours = [f"{address}:{host.request.port}" for address in (host.head, *here().values())]
     usual = Path(host.environ.get("RAY_TMPDIR") or host.environ.get("TMPDIR") or "/tmp", "ray")
@@ -101,7 +107,7 @@ def _end(host: Host, processes: ProcessTree) -> None:
 
 
 def _turn_away(host: Host, own: Member, say: Say) -> None:
-    """Tell each host that comes why the head cannot take part."""
+    """Tell each host that connects why the head cannot take part."""
     if host.nodes == 1:
         return
     say(f"{own.trouble}; telling the other nodes; Ctrl-C ends this")
@@ -115,7 +121,7 @@ def _turn_away(host: Host, own: Member, say: Say) -> None:
 
 
 def _gather(host: Host, meeting: Meeting, say: Say) -> None:
-    """Wait for all hosts. Raises LaunchError if one cannot take part or does not come."""
+    """Wait for all hosts. Raises LaunchError if a host cannot take part or does not arrive in time."""
     ends, said = time.monotonic() + host.request.wait, ""
     nodes = "1 node is" if host.nodes == 1 else f"{host.nodes} nodes are"
     with progress.step(_("waiting for nodes")) as waiting:
@@ -149,7 +155,8 @@ def _lost(member: Member) -> LaunchError:
 
 
 def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tuple[int, str]:
-    """Run the job; return its status, and a sentence on its end. Raises LaunchError if the job is not started."""
+    """Run the job. Return its exit status, and a sentence about how it ended. Raises LaunchError if the job is not
+    started."""
     with progress.step(_("starting Ray")):
         ray = processes.start(host.ray(), host.environ)
         _await(lambda: ray.process.poll() is not None, meeting)
@@ -177,7 +184,7 @@ def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tupl
 
 
 def _await(done: Callable[[], bool], meeting: Meeting) -> None:
-    """Wait until `done()` is true. Raises LaunchError if a host drops out."""
+    """Wait until `done()` returns true. Raises LaunchError if a host drops out."""
     while not done():
         for member in meeting.look():
             raise _lost(member)
@@ -209,7 +216,8 @@ def _follow(host: Host, own: Member, say: Say) -> tuple[int, str]:
 
 
 def _stay(host: Host, connection: Connection, processes: ProcessTree) -> tuple[int, str]:
-    """Run Ray here until the head ends the launch. Return the status, and a sentence on the end."""
+    """Run Ray on this host until the head ends the launch. Return the exit status, and a sentence about how the launch
+    ended."""
     ray: Started | None = None
     while True:
         try:

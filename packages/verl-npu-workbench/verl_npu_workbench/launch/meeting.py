@@ -1,7 +1,7 @@
 """The meeting of a launch's hosts before Ray starts and when the job ends: JSON messages over TCP.
 
-A host introduces itself, or says why it cannot take part. The head tells all hosts to start Ray, and finally the
-status.
+Each host introduces itself, or says why it cannot take part. The head tells all hosts to start Ray and, at the end,
+tells them the job's exit status.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Any
 _PATIENCE = 10.0
 _MOST_BYTES = 1 << 20
 _SILENT = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
-"""TCP keep-alive settings that give up a host without power or network after half a minute."""
+"""TCP keep-alive settings with which a connection to a host without power or network fails after half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A host as it introduces itself."""
+    """A host, as described in its own introduction."""
 
     name: str
     address: str
     npus: int
     plan: str
-    """The job and the number of nodes that its user asked for."""
+    """The job and the number of nodes that the user of that host asked for."""
     ready: bool = False
-    """True once Ray has started there."""
+    """True once Ray has started on that host."""
     trouble: str = ""
-    """The reason if it cannot take part, or has dropped out."""
+    """The reason why the host cannot take part, or why it dropped out."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.address}, {self.npus} NPU{'' if self.npus == 1 else 's'})"
 
 
 class Connection:
-    """A connection for messages between two hosts. If one side ends, the other side gets an error."""
+    """A connection for messages between two hosts. If one side ends, reading from the other side raises an error."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(_PATIENCE)
@@ -49,12 +49,13 @@ class Connection:
         self._socket, self._text = connected, b""
 
     def say(self, **message: object) -> None:
-        """Send a message; it is lost if the other side has ended."""
+        """Send a message. The message is lost if the other side has ended."""
         with suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def hear(self) -> dict[str, Any]:
-        """Return the next message; empty if there is none yet. Raises OSError or ValueError if none will come."""
+        """Return the next message, or an empty dict if none has arrived yet. Raises OSError or ValueError if no more
+        messages can arrive."""
         while b"\n" not in self._text and select.select([self._socket], [], [], 0)[0]:
             news = self._socket.recv(1 << 16)
             self._text += news
@@ -80,11 +81,11 @@ class Meeting:
 
     @property
     def members(self) -> list[Member]:
-        """The hosts that are there, the head first."""
+        """The hosts that have joined, the head first."""
         return [self._own, *filter(None, self._connections.values())]
 
     def look(self) -> list[Member]:
-        """Read new messages, and return the hosts that cannot take part or have dropped out."""
+        """Read new messages. Return the hosts that cannot take part or have dropped out."""
         while self._listening.fileno() >= 0 and select.select([self._listening], [], [], 0)[0]:
             self._connections[Connection(self._listening.accept()[0])] = None
         lost = []
@@ -114,7 +115,7 @@ class Meeting:
         return member
 
     def start(self) -> None:
-        """Tell all hosts to start Ray; from now on no host can join."""
+        """Tell all hosts to start Ray. No host can join after this."""
         self._listening.close()
         for connection, member in self._connections.items():
             if member:
@@ -123,7 +124,7 @@ class Meeting:
                 connection.say(status=2, reason="all nodes are already there")
 
     def end(self, status: int, reason: str) -> None:
-        """Tell all hosts how the launch ended."""
+        """Tell all hosts how the launch ended, with the exit status."""
         self._listening.close()
         for connection in self._connections:
             connection.say(status=status, reason=reason)
@@ -131,7 +132,8 @@ class Meeting:
 
 
 def join(address: str, port: int, own: Member, patience: float) -> Connection | None:
-    """Connect to the head as soon as it listens, and introduce this host; None if it does not listen in time."""
+    """Connect to the head as soon as it accepts connections, and introduce this host. Return None if the head does not
+    accept one within `patience` seconds."""
     ends = time.monotonic() + patience
     while time.monotonic() < ends:
         with suppress(OSError):

@@ -11,7 +11,7 @@ from verl_npu.language import gettext as _
 
 
 def refused(subject: str, expected: str, found: str, fix: str) -> LaunchError:
-    """Return the error of a refused launch. If `expected` is empty, `found` is a plain sentence."""
+    """Return the error for a launch that is refused. If `expected` is empty, `found` must be a complete sentence."""
     return LaunchError(subject=subject, expected=expected, found=found, fix=fix)
 
 
@@ -41,7 +41,8 @@ def resolve(host: str) -> str:
 
 
 def towards(host: str) -> str:
-    """Return the address of this host from which the kernel routes to another host. Raises LaunchError."""
+    """Return the address of this host that the kernel uses to reach another host. Raises LaunchError if there is no
+    route."""
     address = resolve(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:

@@ -1,1 +1,2 @@
-"""Readers of a job's logs: lines without the prefixes of Ray and others, and the steps of the training."""
+"""Readers of a job's logs. They remove the prefixes that Ray and others add to lines, and read the steps of the
+training."""

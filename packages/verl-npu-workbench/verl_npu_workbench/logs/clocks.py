@@ -1,8 +1,8 @@
-"""Estimates the offsets between the clocks of a job's hosts, from the times in a log that all of them write to.
+"""Estimates the offsets between the clocks of a job's hosts, from the times in a log that all hosts write to.
 
-Lines are in the order of their arrival. If a line of another host follows a line of the log's own host, it was written
-at the same time or later, so the other clock is ahead by at most the difference of the two times. A line of the log's
-own host after one of the other host gives the least that the other clock is ahead. The truth is in between.
+Lines are in the order in which they arrived. If another host's line follows a line of the log's own host, it was
+written at the same time or later. The other clock is therefore ahead by at most the difference between the two times.
+If the order is reversed, the difference is the least by which the other clock is ahead. The true offset is in between.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _STAMP = re.compile(
     r"[A-Z]{0,8}:?\[?(?P<day>\d{4}-\d\d-\d\d)[-T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<parts>\d{1,6}(?:\.\d{3})?))?"
 )
 _APART = 2.0
-"""Seconds of the smallest offset that counts; a smaller one may only be the delay of a line."""
+"""The smallest offset, in seconds, that counts. A smaller one may only be the delay of a line."""
 _BACK = 60.0
-"""Seconds of the longest delay of a line; a clock that goes back further was set."""
+"""The longest delay of a line, in seconds. If times go back further, the clock was set."""
 
 
 def seconds(text: str) -> float | None:
@@ -40,17 +40,18 @@ class Clocks:
     hosts: dict[str, str] = field(default_factory=dict)
     """The host of each process id, from Ray's prefixes."""
     reset: set[str] = field(default_factory=set)
-    """The hosts whose clocks were set back meanwhile, so that their times do not show an order."""
+    """The hosts whose clocks were set back during the log. Their times do not show the order of events."""
     _last: dict[str, float] = field(default_factory=dict)
     _own: float | None = None
     """The time of the last line of the log's own host."""
     _before: dict[str, float] = field(default_factory=dict)
-    """The times of the other hosts' last lines since the last line of the log's own host."""
+    """The times of other hosts' lines since the last line of the log's own host; for each host, the time of its last
+    line."""
     _most: dict[str, float] = field(default_factory=dict)
     _least: dict[str, float] = field(default_factory=dict)
 
     def note(self, host: str, pid: str, text: str) -> None:
-        """Note the time of a line; `host` is empty for the log's own host."""
+        """Record the time of a line. `host` is empty for the log's own host."""
         if host and pid:
             self.hosts[pid] = host
         # Nearly all lines begin without a time.
@@ -71,7 +72,8 @@ class Clocks:
             self._before.clear()
 
     def ahead(self, host: str) -> float:
-        """Return the seconds that a host's clock is ahead of the log's own host; 0 if no offset is known."""
+        """Return by how many seconds a host's clock is ahead of the clock of the log's own host. It is 0 if no offset
+        is known."""
         if host not in self._most or host not in self._least:
             return 0.0
         least, most = sorted((self._least[host], self._most[host]))

@@ -1,4 +1,4 @@
-"""Opens the files of a log, compressed or not, and tells whether a process still writes to one."""
+"""Opens a log's files, compressed or not, and tells whether a process is still writing to one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from verl_npu.language import gettext as _
 STDIN = Path("-")
 """The path that stands for standard input."""
 UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
-"""The errors of reading an unreadable or damaged file."""
+"""The errors that reading an unreadable or damaged file can raise."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
 _ARCHIVES = (
     (0, b"PK\x03\x04", "zip"),
@@ -34,11 +34,11 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 
 class NoLog(Exception):
-    """The file is not a log. The text says what the file is instead."""
+    """The file is not a log. The message says what it is."""
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether a path can be read only once: standard input or a named pipe."""
+    """Tell whether a path can be read only once, because it is standard input or a named pipe."""
     try:
         return path == STDIN or stat.S_ISFIFO(path.stat().st_mode)
     except OSError:
@@ -47,7 +47,7 @@ def is_stream(path: Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file, and show the progress of reading it.
+    """Open a file. Progress is shown while it is read.
 
     Raises:
         NoLog: the file is a device, which may be endless.
@@ -73,7 +73,8 @@ def _file(path: Path) -> io.BufferedReader:
 
 
 def unpacked(raw: io.BufferedReader) -> io.BufferedReader:
-    """Return a file decompressed from gzip, bzip2, or xz, which its first bytes tell and not its name.
+    """Return a file's decompressed content. gzip, bzip2, and xz are recognized by the first bytes of the file, not by
+    its name.
 
     Raises:
         NoLog: the file is an archive of files.
@@ -111,7 +112,7 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 
 def is_being_written(path: Path) -> bool:
-    """Tell whether a visible process on this host has the file open for writing."""
+    """Tell whether a process that is visible on this host has the file open for writing."""
     try:
         sought = path.stat()
     except OSError:

@@ -1,8 +1,9 @@
-"""Strips the prefixes of Ray, torchrun, vLLM, and terminals from the lines of a log, and keeps the facts in them.
+"""Strips the prefixes of Ray, torchrun, vLLM, and terminals from the lines of a log, and keeps the facts that the
+prefixes contain.
 
 Several processes write to one log, line by line. Ray puts `(WorkerDict pid=1, ip=10.0.0.1)` in front of each line,
-torch `[rank1]:`, and vLLM a level, a time, and a place in its source; terminals add colours. CANN writes its own log,
-the plog. The rest of the line is compared with the rules.
+torch puts `[rank1]:`, and vLLM puts a level, a time, and a source location. Colours are added for terminals. CANN
+writes its own log, the plog. The rest of each line is matched against the rules.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from verl_npu.language import gettext as _
 
 # A log has millions of lines, and tuples take a third of the time of dataclasses.
 class Process(NamedTuple):
-    """A process as the log names it; unknown fields are empty."""
+    """A process as a log describes it. Unknown fields are empty."""
 
     name: str = ""
     pid: str = ""
@@ -46,39 +47,39 @@ class Process(NamedTuple):
 
 
 DRIVER = Process(name=_("the driver"))
-"""The process that starts the job: its lines have no prefix."""
+"""The process that starts the job. Its lines have no prefix."""
 
 
 class Line(NamedTuple):
-    """A line without its prefixes."""
+    """A line of a log without its prefixes."""
 
     number: int
     process: Process
     text: str
     ordinary: bool = False
-    """True if a logger wrote it as information or a warning."""
+    """True if a logger wrote the line at the level of information or warning."""
     engine: bool = False
-    """True if vLLM's logger wrote it."""
+    """True if vLLM's logger wrote the line."""
 
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-"""Control sequences for a terminal: colours, and titles of windows."""
+"""Control sequences for a terminal: colours and window titles."""
 _PLAIN = "\x1b[0m"
-"""The sequence that ends the colour of a prefix."""
+"""The control sequence that ends the colour of a prefix."""
 _RAY = re.compile(r"\((?:(?P<name>[A-Za-z_][\w. \[\]:-]*?) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^)]+))?\) ?")
 _DAEMON = re.compile(r"\((?P<name>raylet|autoscaler|gcs_server|scheduler)(?:, ip=(?P<ip>[^)]+)| [^)]*)?\) ?")
 _RANK = re.compile(r"\[(?:rank|default)(?P<rank>\d+)\]: ?")
 _WORKER = re.compile(r"(?P<name>(?:worker|node)-\d+): ")
-"""The prefix of DeepSpeed's launcher, which names the host."""
+"""The prefix that DeepSpeed's launcher adds. It names the host."""
 _LOGGER = re.compile(
     r"(?P<level>ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+\.py:\d+\]? ?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\]\[[\w.]+\]\[(?P<hydra>[A-Z]+)\] - "
 )
-"""The prefixes of vLLM's loggers, and of Hydra's."""
+"""The prefixes that vLLM's loggers and Hydra's logger add."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*Z (?=\S)")
-"""The time that Docker and Kubernetes put before each line."""
+"""The time stamp that Docker and Kubernetes add before each line."""
 _CLOSED = {"(": ")", "[": "]:", "w": ":", "n": ":"}
-"""The first character and the end of a prefix that names a process; a blank may follow."""
+"""From the first character of a prefix that names a process to the characters that end it. A blank may follow."""
 _LONGEST_PREFIX = 1000
 _FIRST = frozenset("([wnECWID0123456789")
 """The possible first characters of a prefix."""
@@ -89,7 +90,7 @@ _ORDINARY = re.compile(
 )
 _FIRST_ORDINARY = frozenset("0123456789IWD")
 _LONGEST = 1 << 14
-"""The most characters of a line that are kept; the important ones are at its beginning."""
+"""The most characters of a line that are kept. The important ones are at its beginning."""
 _CHUNK = 1 << 18
 _LOW = ("INFO", "WARNING", "DEBUG", "EVENT", "TRACE")
 _RAY_FILE = re.compile(r"(?:worker|python-core-worker)-\w+(?:-\w+)?[-_](?P<pid>\d+)\.(?:out|err|log)$")
@@ -97,12 +98,12 @@ _PLOG_FILE = re.compile(r"(?:plog|device)-(?P<pid>\d+)_\d+\.log$")
 
 
 def uncoloured(text: str) -> str:
-    """Return a text without a terminal's control sequences."""
+    """Return a text without control sequences for terminals."""
     return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def parts_of(stream: TextIO) -> Iterator[str]:
-    """Yield the lines of a log, cut to a maximum length: an endless line must not fill the memory."""
+    """Yield the lines of a log, cut to a maximum length so that an endless line does not fill the memory."""
     rest = ""
     while chunk := stream.read(_CHUNK):
         *lines, last = chunk.split("\n")
@@ -117,13 +118,14 @@ def parts_of(stream: TextIO) -> Iterator[str]:
 
 
 def lines_of(source: Iterable[str], process: Process = DRIVER) -> Iterator[Line]:
-    """Yield the cleaned lines of a log; `process` is the process of lines without a prefix."""
+    """Yield the lines of a log without their prefixes. `process` is the process that lines without a prefix belong
+    to."""
     for number, raw in enumerate(source, 1):
         yield clean(raw, number, process)
 
 
 def process_of_file(path: Path) -> Process:
-    """Return the process in the name of a file of Ray or CANN; for other files, the driver."""
+    """Return the process that the name of a log file of Ray or CANN identifies. For other files, return the driver."""
     found = _RAY_FILE.match(path.name)
     if found:
         return Process(name="worker", pid=found["pid"])
@@ -133,7 +135,7 @@ def process_of_file(path: Path) -> Process:
 
 @lru_cache(maxsize=1 << 12)
 def _named(prefix: str, process: Process) -> tuple[int, Process] | None:
-    """Return the length of a prefix and the process that it names; None if it is not a prefix.
+    """Return the length of a prefix, and the process that it names. None if the text is not a prefix.
 
     The result is cached, because nearly all lines of a log have one of a few prefixes.
     """
@@ -151,7 +153,7 @@ def _named(prefix: str, process: Process) -> tuple[int, Process] | None:
 
 @lru_cache(maxsize=1 << 12)
 def _named_in_colour(prefix: str, process: Process) -> Process | None:
-    """Return the process that a coloured prefix of Ray names; None if it is something else."""
+    """Return the process that a coloured prefix of Ray names. None if the text is not such a prefix."""
     plain = uncoloured(prefix)
     named = _named(plain, process) if plain.startswith("(") else None
     return named[1] if named and named[0] == len(plain) else None

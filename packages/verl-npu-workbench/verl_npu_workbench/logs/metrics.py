@@ -1,4 +1,5 @@
-"""The metrics of verl that `compare` and `watch` use, with their names in its logs, and helpers for their numbers."""
+"""The metrics of verl that `compare` and `watch` use, with their names in verl's logs, and helper functions for their
+values."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ class Metric:
 
     title: str
     names: tuple[str, ...]
-    """Its names in logs; the first one that a step has counts."""
+    """The names of the metric in logs. At each step, the first name that the step has is used."""
     valid: str = ""
-    """Another metric that is 0 at steps where this one was not measured."""
+    """The name of another metric. It is 0 at steps where this metric was not measured."""
 
     @property
     def name(self) -> str:
-        """Its names in logs, joined for a reader."""
+        """The names of the metric in logs, joined for display."""
         return _(" or ").join(self.names)
 
     def of(self, log: TrainingLog) -> dict[int, float]:
-        """Return its values by step."""
+        """Return the metric's values by step."""
         found = log.series(*self.names)
         if self.valid:
             found = {step: value for step, value in found.items() if log.steps[step].get(self.valid) != 0}
@@ -63,7 +64,7 @@ ASYNCHRONOUS = (
     Metric(_("samples dropped so far"), ("fully_async/count/dropped_stale_samples",)),
     Metric(_("version of the weights"), ("fully_async/count/current_param_version",)),
 )
-"""The metrics of asynchronous trainings; `sides` says where verl computes them."""
+"""The metrics of asynchronous training. The module `sides` says where verl computes them."""
 CUT_ANSWERS = Metric(_("answers cut off"), ("response_length/clip_ratio",))
 SHOWN = (
     REWARD,
@@ -83,28 +84,29 @@ SHOWN = (
     MEMORY,
     *ASYNCHRONOUS,
 )
-"""The metrics that a comparison shows side by side."""
+"""The metrics that `verl-npu compare` shows side by side."""
 
 
 _LARGEST_DRAWN = 1e100
-"""The largest value that is drawn, so that the sums and differences for an axis stay finite."""
+"""The largest value that is drawn. Larger ones could overflow the sums and differences that an axis needs."""
 
 
 def drawable(value: float) -> bool:
-    """Tell whether a value can be part of a curve: it is finite and not absurdly large."""
+    """Tell whether a value can be drawn as part of a curve: it is finite and not too large."""
     return abs(value) < _LARGEST_DRAWN
 
 
 def mean(values: Collection[float]) -> float:
-    """Return the mean, which may be NaN or infinite; statistics.fmean would raise for some of these values."""
+    """Return the mean, which may be NaN or infinite. statistics.fmean would raise an error for some of these
+    values."""
     return sum(values) / len(values)
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Return a number in four significant digits with its unit; empty for None."""
+    """Format a number with four significant digits and its unit. Empty for None."""
     return "" if value is None else f"{value:.4g}{' ' if unit else ''}{unit}"
 
 
 def plain(value: float | None) -> float | str | None:
-    """Return a number for JSON; one that is not finite becomes the string nan, inf, or -inf."""
+    """Return a number for JSON. NaN and infinities become the strings nan, inf, and -inf."""
     return value if value is None or math.isfinite(value) else str(value)

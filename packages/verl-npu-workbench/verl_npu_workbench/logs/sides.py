@@ -6,9 +6,11 @@ verl computes the metrics here:
   verl/trainer/ppo/v1/trainer_base.py); `training/off_policy/…` comes from `_compute_metrics` there and from
   replay_buffer.py. verl does not log how long servers wait. But a weight sync interrupts all running generations,
   which then continue with the next version (`CheckpointEngineManager.update_weights`,
-  `FullyAsyncLLMServerClient.generate`). So if no answer has two versions, the servers were idle at the sync.
+  `FullyAsyncLLMServerClient.generate`). So if no answer contains tokens of two versions, the servers were idle at the
+  sync.
 - fully_async_policy: `trainer/idle_ratio` in detach_utils.py and `rollouter/idle_ratio` in fully_async_rollouter.py;
-  from v0.7.1 on their names begin with `fully_async/`. Up to v0.7.0 the rollouter's is logged only if it was idle.
+  from v0.7.1 on their names begin with `fully_async/`. Up to v0.7.0, the rollouter's ratio is logged only if the
+  rollouter was idle.
 - one_step_off_policy: `timing_s/wait_prev_gen` in ray_trainer.py, which is `timing_s/gen` from ccd7d934 on. Only this
   trainer has `timing_s/sync_rollout_weights`.
 
@@ -29,11 +31,11 @@ from .metrics import STEP_SECONDS
 from .training import TrainingLog
 
 RECENT = 20
-"""The number of last steps that count."""
+"""The number of recent steps that are evaluated."""
 _FEW = 3
-"""The fewest steps for a statement."""
+"""The smallest number of steps from which a conclusion is drawn."""
 _LONG, _HARDLY = 0.05, 0.01
-"""Shares of a step: from the first on a side counts as waiting, and below the second it hardly waits at all."""
+"""Two fractions of a step: from the first on, a side counts as waiting; below the second, it hardly waits."""
 
 _STEP, _GEN = STEP_SECONDS.names[0], "timing_s/gen"
 _SPANS, _NEWEST = "training/off_policy/trajectory_spans/max", "training/off_policy/trajectory_staleness/min"
@@ -47,18 +49,20 @@ Step = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The time that each side waits for the other, as the median of the recent steps."""
+    """How long each side waits for the other: the medians over the recent steps."""
 
     trainer: float
-    """The trainer's waiting time as a share of a step."""
+    """The time that the trainer waits, as a fraction of a step."""
     servers: float | None
-    """The servers' waiting time as a share of the time between two syncs; None if verl does not log it."""
+    """The time that the servers wait, as a fraction of the time between two weight syncs. None if verl does not log
+    it."""
     text: str
-    """The side that waits and the advice, as a sentence without a full stop; empty if the log does not tell."""
+    """A sentence, without a full stop, that names the side that waits and gives advice. Empty if the log does not show
+    it."""
 
 
 def waiting_of(log: TrainingLog) -> Waiting | None:
-    """Return which side of a training waits; None if it is not asynchronous, or is too short to tell."""
+    """Return which side of a training waits. None if the training is not asynchronous or has too few steps."""
     # The first step of a run compiles and warms up.
     warm = {next(iter(log.steps), 0), *(restart.to for restart in log.restarts)}
     steps = [metrics for step, metrics in log.steps.items() if step <= log.last and step not in warm][-RECENT:]
@@ -81,16 +85,16 @@ def _values(steps: Sequence[Step], *names: str) -> list[float]:
 
 
 def _waited(step: Step) -> float | None:
-    """Return the share of a step in which the trainer waited for answers."""
+    """Return the fraction of a step in which the trainer waited for answers."""
     seconds, whole = step.get("timing_s/wait_prev_gen", step.get(_GEN, math.nan)), step.get(_STEP, 0.0)
     return seconds / whole if math.isfinite(seconds) and 0 < whole < math.inf else None
 
 
 def _is_separate(log: TrainingLog, steps: Sequence[Step]) -> bool:
-    """Tell whether v1's trainer and its servers have separate NPUs.
+    """Tell whether the v1 trainer and its servers run on separate NPUs.
 
-    The configuration in the console log tells it; otherwise the trainer's metrics, because before the first step its
-    NPUs serve, too.
+    The answer is in the configuration in the console log. Without it, the trainer's metrics are used. They differ
+    because, before the first step, the trainer's NPUs also serve requests.
     """
     if not all(_SPANS in step for step in steps):
         return False

@@ -2,8 +2,8 @@
 
 verl's console logger prints `step:N - name:value - …` (`concat_dict_to_str` in verl/utils/logger/aggregate_logger.py,
 the same at every pin). Its file logger writes `{"step": N, "data": {name: value}}` (`FileLogger` in
-verl/utils/tracking.py). Ray puts a coloured process name in front of a line, and may add how often it was repeated. A
-log may still grow.
+verl/utils/tracking.py). Ray puts a coloured process name in front of a line, and may add how often the line was
+repeated. The log may be growing while it is read.
 """
 
 from __future__ import annotations
@@ -52,33 +52,35 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 _EVENT_FILE = "tfevents"
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 20
-"""The most bytes of a line. A step has a few thousand; the limit keeps a file without line ends from filling the
-memory."""
+"""The most bytes of a line. The line of a step has a few thousand. Without the limit, a file without line ends would
+fill the memory."""
 _SHOWN = 8
-"""The most restarts, and ranges of steps, that are listed."""
+"""The most restarts and ranges of steps that are listed."""
 _SAYS_SIMULATED = "SIMULATED"
 _OURS = "verl-npu: "
 _MOST_STEPS, _MOST_VALUES = 50_000, 1_500_000
-"""The most steps and values that are kept. Of a longer log every second step is dropped, and so on until it fits."""
+"""The most steps and values that are kept. If a log has more, every second step is dropped, repeatedly, until the rest
+fits."""
 _FIRST, _LATEST, _MOST_NOT_FINITE = 100, 1_000, 1_000
-"""The numbers of steps that are never dropped: the first ones, the last ones, and those with NaN or infinity."""
+"""The numbers of steps that are never dropped: of the first steps, of the last steps, and of steps with NaN or
+infinity."""
 _MOST_RESTARTS = 10_000
 
 
 # A log has millions of them, and dataclasses would take twice as long.
 class StepLine(NamedTuple):
-    """The metrics of a step in one line of a log."""
+    """The metrics that one line of a log reports for a step."""
 
     step: int
     metrics: Mapping[str, float]
     damaged: int = 0
-    """The number of its parts that could not be read; verl itself prints only numbers."""
+    """The number of parts of the line that could not be read. verl itself prints only numbers."""
     goes_on: bool = False
-    """True if it ends with a separator, because something broke the line into several."""
+    """True if the line ends with a separator, because something broke it into several lines."""
 
 
 def parse_step(text: str) -> StepLine | None:
-    """Parse the line of a step; return None for any other line."""
+    """Parse a line that reports a step. Return None for any other line."""
     if text[:1] in _JSON_STARTS and text.lstrip()[:1] == "{":
         return _file_logger(text)
     found = _STEP.search(uncoloured(text))
@@ -113,7 +115,8 @@ def _metrics(said: str) -> tuple[dict[str, float], int]:
 
 
 def _continuation(before: StepLine, text: str) -> StepLine | None:
-    """Parse the continuation of a step's broken line; return None if the line does not belong to it."""
+    """Parse the continuation of a step line that was broken into several. Return None if the text is not a
+    continuation of it."""
     said = text.strip()
     if not said.strip("….- "):
         return before._replace(metrics={}, damaged=0)
@@ -167,7 +170,7 @@ def _file_logger(text: str) -> StepLine | None:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A restart of the job from an earlier step, from a checkpoint or from the beginning."""
+    """A restart of the job at an earlier step, from a checkpoint or from the beginning."""
 
     after: int
     """The last step before the restart."""
@@ -177,32 +180,32 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class TrainingLog:
-    """The steps of a training from a log."""
+    """The steps of a training run, read from a log."""
 
     source: str
     steps: Mapping[int, Mapping[str, float]]
-    """The metrics by step, in order. For a step that was run twice, the later run counts."""
+    """The metrics by step, in order. If a step was run twice, the later run counts."""
     last: int
-    """The step that was logged last; after a restart it may not be the highest one."""
+    """The step that was logged last. After a restart, it may not be the highest one."""
     restarts: tuple[Restart, ...] = ()
     left_over: tuple[int, ...] = ()
-    """Steps of an earlier run that the later runs have not reached again."""
+    """Steps of an earlier run that no later run has reached again."""
     damaged: int = 0
     """The number of parts of step lines that could not be read."""
     cut: bool = False
-    """True if the log ends within a line, whose last value may be incomplete."""
+    """True if the log ends in the middle of a line, so that its last value may be incomplete."""
     simulated: bool = False
-    """True if verl-npu wrote into the log that the NPUs were virtual."""
+    """True if the log contains verl-npu's message that the NPUs are virtual."""
     total: int = 0
-    """The number of steps that the training is to make; 0 if no line tells."""
+    """The number of steps that the training is to make. It is 0 if no line says it."""
     went_back: int = 0
-    """The number of restarts, which may be more than `restarts` lists."""
+    """The number of restarts. It may be larger than the number of entries in `restarts`."""
     left_out: int = 0
-    """The number of steps that were read but dropped from `steps`, because there are too many."""
+    """The number of steps that were read but left out of `steps`, because there are too many."""
     stride: int = 1
-    """One of this many steps is kept."""
+    """The interval between kept steps: 2 means that every second step is kept."""
     mode: str = ""
-    """The mode of verl's v1 trainer; empty if no line tells."""
+    """The mode of verl's v1 trainer. Empty if no line names it."""
 
     @property
     def count(self) -> int:
@@ -210,7 +213,8 @@ class TrainingLog:
         return len(self.steps) + self.left_out
 
     def series(self, *names: str) -> dict[int, float]:
-        """Return one metric by step. If it has several names, each step uses the first name that it logged."""
+        """Return the values of one metric by step. If the metric has several names, each step uses the first name that
+        it logged."""
         found = {}
         for step, metrics in self.steps.items():
             for name in names:
@@ -220,13 +224,13 @@ class TrainingLog:
         return found
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Return the first and the last step of each gap between steps; empty if steps were dropped."""
+        """Return the first and the last missing step of each gap. Empty if steps were dropped on purpose."""
         if self.left_out:
             return []
         return [(one + 1, two - 1) for one, two in pairwise(self.steps) if two > one + 1]
 
     def notes(self) -> list[str]:
-        """Return remarks about this log for a reader, as sentences without a full stop."""
+        """Return remarks about this log, to be shown to the user, as sentences without a full stop."""
         said = [
             _("the log goes back from step {after} to step {to}; if a step ran twice, the later run counts").format(
                 after=restart.after, to=restart.to
@@ -264,13 +268,13 @@ class TrainingLog:
 
 @dataclass(slots=True)
 class Assembly:
-    """A log that is being read: the contents of its lines so far."""
+    """A log that is being read: everything that its lines have reported so far."""
 
     _steps: dict[int, dict[str, float]] = field(default_factory=dict)
     _run_of: dict[int, int] = field(default_factory=dict)
     _latest: dict[str, int] = field(default_factory=dict)
-    """The last step of each metric: training and validation of a step have separate lines, and asynchronous trainers
-    log a validation after later steps."""
+    """The last step of each metric. It is kept for each metric, because training and validation of a step have
+    separate lines, and asynchronous trainers log a validation after later steps."""
     _restarts: list[Restart] = field(default_factory=list)
     _went_back: int = 0
     _damaged: int = 0
@@ -285,7 +289,7 @@ class Assembly:
     mode: str = ""
 
     def add(self, line: StepLine) -> None:
-        """Add the next line; a repetition, such as a worker's copy of the driver's line, changes nothing."""
+        """Add the next line. A repeated line, such as a worker's copy of the driver's line, changes nothing."""
         step, metrics = line.step, line.metrics
         known = self._steps.get(step)
         if known is None and step > self._last:
@@ -320,7 +324,7 @@ class Assembly:
     def leaves_out(self, line: str) -> bool:
         """Tell whether a line of a very long log can be skipped, because its step would be dropped at once.
 
-        Only for lines that many others follow. Most lines of a very long log are such.
+        Call this only for lines that are followed by many others, as most lines of a very long log are.
         """
         if self._stride == 1 or not line.startswith("step:") or "nan" in line or "inf" in line:
             return False
@@ -332,9 +336,9 @@ class Assembly:
         return True
 
     def _thin(self) -> None:
-        """Drop steps until half of the allowed number is left.
+        """Drop steps until half of the maximum number is left.
 
-        The choice depends only on the steps' numbers, so that two logs with the same steps keep the same ones.
+        The choice depends only on the step numbers, so two logs with the same steps keep the same ones.
         """
         steps = sorted(self._steps)
         now = bisect_right(steps, self._last)
@@ -360,7 +364,7 @@ class Assembly:
         self._most_values = max(self._most_values, 2 * self._values)
 
     def log(self, source: str) -> TrainingLog:
-        """Return the log as known so far."""
+        """Return the log as far as it has been read."""
         steps = sorted(self._steps)
         return TrainingLog(
             source=source,
@@ -380,7 +384,7 @@ class Assembly:
 
 
 def spans(steps: Iterable[int]) -> str:
-    """Return steps as text, for example `1 to 4, 7`."""
+    """Format steps as text, for example `1 to 4, 7`."""
     rows: list[list[int]] = []
     for step in sorted(steps):
         if rows and step == rows[-1][1] + 1:
@@ -415,7 +419,8 @@ def _same(one: float | None, other: float) -> bool:
 
 
 def _event_files(path: Path) -> list[Path]:
-    """Return the event files of one training, the oldest first: `path` itself, or the files in that folder."""
+    """Return the event files of one training run, the oldest first. `path` is an event file or a folder with event
+    files."""
     if path.is_file():
         return [path]
     # os.walk skips a folder that a running job removes meanwhile, where rglob raises.
@@ -438,7 +443,7 @@ def _event_files(path: Path) -> list[Path]:
 
 
 def _events(files: Sequence[Path]) -> Iterator[StepLine]:
-    """Yield the step line of each event, in the order of writing."""
+    """Yield a step line for each event, in the order in which the events were written."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
@@ -470,7 +475,7 @@ class _Splitter:
         self._skips = False
 
     def text(self, chunk: bytes) -> str:
-        """Return the lines that are complete after the next chunk, as one text."""
+        """Add the next chunk. Return the lines that are now complete, as one text."""
         if self._skips:
             _unused, end, chunk = chunk.partition(b"\n")
             self._skips = not end
@@ -481,17 +486,17 @@ class _Splitter:
         return whole.decode(errors="replace")
 
     def lines(self, chunk: bytes) -> list[str]:
-        """Return the lines that are complete after the next chunk."""
+        """Add the next chunk. Return the lines that are now complete."""
         return [line for line in self.text(chunk).split("\n") if len(line) <= _LONGEST_LINE]
 
 
 class Follower(ABC):
-    """A reader of a log that may grow."""
+    """A reader of a log that may still grow."""
 
     console = True
-    """True for a console log, which has more than steps."""
+    """True for a console log, which contains more than steps."""
     ended = False
-    """True if nothing more can come."""
+    """True if nothing more can be added to the log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -506,11 +511,11 @@ class Follower(ABC):
         """
 
     def log(self) -> TrainingLog:
-        """Return the log as read so far; the next poll continues it."""
+        """Return the log as far as it has been read. The next poll continues from there."""
         return self._assembly.log(str(self.path))
 
     def finish(self) -> TrainingLog:
-        """Return the whole log, which does not grow any more."""
+        """Read the rest, and return the whole log. The log must not grow any more."""
         return self.log()
 
     def files(self) -> Sequence[Path]:
@@ -518,12 +523,12 @@ class Follower(ABC):
         return [self.path]
 
     def end(self) -> Iterator[str]:
-        """Yield the lines around the last steps; the training survived any error before them."""
+        """Yield the lines around the last steps. The training survived any error before them."""
         return iter(())
 
 
 _FEW = 3
-"""The number of steps at the end of a log; two steps after an error show that the training survived it."""
+"""The number of last steps whose lines are examined. Two steps after an error show that the training survived it."""
 
 
 class _Lines(Follower):
@@ -532,12 +537,13 @@ class _Lines(Follower):
         self._begin()
 
     def _begin(self) -> None:
-        """Start at the beginning of the file."""
+        """Start reading at the beginning of the file."""
         self._assembly = Assembly()
         self._offset = self._counted = 0
         self._splitter = _Splitter()
         self._places: deque[tuple[int, int]] = deque([(0, 0)])
-        """Offsets of lines, each with the number of step lines before it; the end of the log begins at the first."""
+        """Offsets of lines, each with the number of step lines before it. The first offset is where the end of the
+        log, as yielded by `end`, begins."""
         self._broken: StepLine | None = None
 
     def poll(self) -> bool:
@@ -637,7 +643,7 @@ _MOST_KEPT = 16 * _CHUNK
 
 
 class _Stream(_Lines):
-    """A log from a pipe, which can be read only once, so its end is kept in memory."""
+    """A log from a pipe. A pipe can be read only once, so the end of the log is kept in memory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -670,7 +676,8 @@ class _Stream(_Lines):
 
 
 class _Events(Follower):
-    """A log in TensorBoard's files. If one has grown, all are read again, because the reader cannot resume."""
+    """A log in TensorBoard's event files. When one of them has grown, all are read again, because the reader cannot
+    resume."""
 
     console = False
     _size = -1
@@ -710,7 +717,7 @@ def follow(path: Path) -> Follower:
 
 
 def read(path: Path) -> TrainingLog:
-    """Read a whole log, which does not grow any more.
+    """Read a whole log. The log must not grow any more.
 
     Raises:
         SourceError: the file is not a log, cannot be read, or has no step.
@@ -719,7 +726,7 @@ def read(path: Path) -> TrainingLog:
 
 
 def whole(follower: Follower) -> TrainingLog:
-    """Read the rest of a log, which does not grow any more, and return all of it.
+    """Read the rest of a log, and return the whole log. The log must not grow any more.
 
     Raises:
         SourceError: the file is not a log, cannot be read, or has no step.
@@ -747,10 +754,10 @@ def _unreadable(path: Path, found: str) -> SourceError:
 
 
 class Steps:
-    """The steps seen so far in a set of growing files.
+    """The steps that have been read so far from a set of growing files.
 
-    Ray forwards the trainer's lines to the driver and may lose the last ones, so the workers' own files are read, too.
-    A step in several files counts once.
+    Ray forwards the trainer's lines to the driver and may lose the last ones. The workers' own files are therefore
+    read, too. A step that is in several files counts once.
     """
 
     def __init__(self, files: Callable[[], Iterable[Path]]) -> None:
@@ -760,7 +767,7 @@ class Steps:
         self.by_step: dict[int, dict[str, float]] = {}
 
     def poll(self) -> list[int]:
-        """Read new lines; return the new steps in order."""
+        """Read new lines, and return the new steps in order."""
         new = []
         for path in self._files():
             splitter = self._splitters.setdefault(path, _Splitter())

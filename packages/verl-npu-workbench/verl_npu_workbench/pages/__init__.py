@@ -1,4 +1,5 @@
-"""HTML pages from the templates in this folder; each is self-contained, without other files, network, or scripts."""
+"""HTML pages, made from the templates in this folder. Each page is self-contained: it needs no other files, no
+network, and no scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ __all__ = ["render"]
 
 
 def render(template: str, **facts: object) -> str:
-    """Render a page; text is escaped, and a variable that the template lacks is an error."""
+    """Render a page. Text is escaped. A variable that the template uses but that is not in `facts` raises an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

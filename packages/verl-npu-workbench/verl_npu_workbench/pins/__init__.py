@@ -1,11 +1,11 @@
-"""The environments for verl's pins, from upstream's documents and published images: versions, sources, and images.
+"""The environments for verl's pins, from upstream's documents and published images.
 
-`PINS["v0.7.1"].cells[Component.TORCH_NPU].claims` are the claims of the documents about torch_npu at that pin. Each
-has a version, its source, and the rollout engine that it is limited to, if any. Documents contradict each other: all
-claims are here, and the first one is to be installed.
+`PINS["v0.7.1"].cells[Component.TORCH_NPU].claims` are the claims that the documents for that pin make about torch_npu.
+Each claim has a version, its source, and, if the claim is limited to one rollout engine, that engine. Documents
+contradict each other: all claims are kept, and the first one is installed.
 
-The data are in the files beside this module, one for each pin; the project's scripts and pages read them, too. The
-plugin's own data about pins, possibly more than these, are in `verl_npu.pins`.
+The data are in the files beside this module, one for each pin. The project's scripts and pages read these files, too.
+The plugin's own data about pins are in `verl_npu.pins`, which may cover more pins.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ SGLANG = "sglang"
 A5 = "a5"
 
 ENVIRONMENTS = ("documents", "image")
-"""The names of environments: the one in verl's own documents, and the one of a published image."""
+"""The names of the kinds of environments: from verl's own documents, or from a published image."""
 
 _LEADING = re.compile(r"\d+(?:\.\d+)*(?:[.-]?(?:rc|alpha|beta|a|b|post|dev)[.-]?\d*)?", re.IGNORECASE)
 
 
 class Component(enum.Enum):
-    """A component of an environment; the value is its name in commands, pages, and the pins' files."""
+    """A component of an environment. The value is the component's name in commands, in pages, and in the pins'
+    files."""
 
     PYTHON = "python"
     CANN = "cann"
@@ -87,19 +88,19 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim of one document about one component."""
+    """A claim that one document makes about one component."""
 
     needs: str
-    """A version specifier of Python packaging; empty means any version."""
+    """A version specifier of Python packaging. Empty if any version will do."""
     source: Source
     revision: str = ""
     """The branch, tag, or commit, for components that are installed from git."""
     engine: str = ""
-    """VLLM or SGLANG if the claim applies only with that rollout engine."""
+    """VLLM or SGLANG if the claim applies only with that rollout engine. Empty if it always applies."""
     npu: str = ""
-    """`a5` if the claim applies only to that kind of NPU."""
+    """`a5` if the claim applies only to that kind of NPU. Empty if it applies to all."""
     arch: str = ""
-    """`arm` or `x86` if the claim applies only to that processor architecture."""
+    """`arm` or `x86` if the claim applies only to that processor architecture. Empty if it applies to both."""
     unsupported: bool = False
     """True if the document says that the component does not work on NPUs."""
     note: str = ""
@@ -107,7 +108,7 @@ class Claim:
     """The note in Chinese."""
 
     def accepts(self, version: Version) -> bool:
-        """Tell whether the document allows this version."""
+        """Tell whether the claim allows this version."""
         return not self.unsupported and SpecifierSet(self.needs).contains(version, prereleases=True)
 
     def __str__(self) -> str:
@@ -118,8 +119,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The claims of an environment's documents about one component; if they contradict each other, the first
-    counts."""
+    """All claims about one component in an environment's documents. If they contradict each other, the first one is
+    followed."""
 
     component: Component
     claims: tuple[Claim, ...]
@@ -127,7 +128,8 @@ class Cell:
     def about(self, engines: Iterable[str] = (), npu: str = "", arch: str = "") -> tuple[Claim, ...]:
         """Return the claims that apply with these rollout engines, this kind of NPU, and this architecture.
 
-        Without an engine, vLLM's apply. Claims for one architecture replace those for all.
+        If no engine is given, vLLM's claims apply. A claim for one architecture replaces the claims for all
+        architectures.
         """
         engines = {*engines} or {VLLM}
         counting = tuple(
@@ -140,33 +142,35 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The base image of a pin's Dockerfile, or a published image, for one kind of NPU."""
+    """An image for one kind of NPU: the base image of a pin's Dockerfile, or a published image."""
 
     npu: str
     """`a2` or `a3`."""
     base: str
-    """Name and tag of the base image, without the registry."""
+    """The name and tag of the base image, without the registry."""
     source: Source
     arch: str = ""
-    """The processor architecture, `arm` or `x86`; empty if one image name covers both."""
+    """The processor architecture, `arm` or `x86`. Empty if one image name covers both."""
     mounts: tuple[str, ...] = ()
-    """The host's folders for a job's files that the image's document mounts, each at the same path."""
+    """The host's folders for a job's files, as the image's document mounts them. Each has the same path in the
+    container."""
     tools: tuple[str, ...] = ()
-    """The host's tools that the document mounts read-only besides the driver's files."""
+    """The host's tools that the image's document mounts read-only, besides the driver's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment for a pin, from documents or from a published image."""
+    """An environment for a pin, as described by documents or by a published image."""
 
     id: str
-    """Its name for `verl-npu setup --for`."""
+    """The environment's name in `verl-npu setup --for`."""
     source: str
     """The documents that describe it."""
     cells: Mapping[Component, Cell]
     images: tuple[Image, ...] = ()
     published: bool = False
-    """True if the images have everything installed; otherwise they are the base images of verl's Dockerfiles."""
+    """True if everything is already installed in the images. False if they are the base images of verl's
+    Dockerfiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +179,13 @@ class Pin:
 
     name: str
     commit: str
-    """Empty if only the release on the package index is known."""
+    """The full commit. Empty if only the release on the package index is known."""
     environments: tuple[Environment, ...]
-    """The first is the one in verl's own documents."""
+    """The environments for this pin. The first one is the environment in verl's own documents."""
 
     @property
     def cells(self) -> Mapping[Component, Cell]:
-        """The claims of verl's own documents about each component."""
+        """The claims about each component in verl's own documents."""
         return self.environments[0].cells
 
     @property
@@ -195,9 +199,9 @@ class Pin:
 
 
 def parse_version(text: str) -> Version | None:
-    """Parse a version of CANN, a driver, or a distribution, as far as Python packaging understands it.
+    """Parse a version of CANN, a driver, or a distribution, up to the part that Python packaging does not understand.
 
-    `8.2.RC1.alpha003` becomes 8.2rc1, because Python does not know its end. None if there is no number.
+    For example, `8.2.RC1.alpha003` becomes 8.2rc1. Returns None if the text has no number.
     """
     try:
         return Version(text)
@@ -212,7 +216,7 @@ def is_commit(revision: str) -> bool:
 
 
 class Pins(Mapping[str, Pin]):
-    """The pins that have a file in a folder, oldest first. A file is read when its pin is first used."""
+    """The pins that have a file in a folder, oldest first. A pin's file is read when the pin is first used."""
 
     def __init__(self, folder: Path, locks: Path | None = None) -> None:
         self._known = pins(locks)
@@ -232,7 +236,7 @@ class Pins(Mapping[str, Pin]):
         return self._read[name]
 
     def said(self, name: str) -> Mapping[str, Any]:
-        """Return the raw content of a pin's file. Raises KeyError if there is none."""
+        """Return the raw content of a pin's file. Raises KeyError if the pin has no file."""
         return _content(self._files[name])
 
     def _environment(self, name: str, own: Mapping[str, Any]) -> Environment:
@@ -250,7 +254,8 @@ class Pins(Mapping[str, Pin]):
         return Environment(own["id"], said["source"], MappingProxyType(cells), tuple(images), published)
 
     def _description(self, own: Mapping[str, Any], pin: str) -> Mapping[str, Any]:
-        """Return the description of an environment from the file of `pin`, which another pin may refer to."""
+        """Return the description of an environment that is in the file of `pin`. It may be a reference to the file of
+        another pin, which is then read."""
         return next(each for each in self.said(pin)["environment"] if each["id"] == own["id"])
 
 

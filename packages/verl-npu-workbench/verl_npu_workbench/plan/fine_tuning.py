@@ -1,4 +1,5 @@
-"""Plans fine-tuning: the setting names of its two trainers, the division of its data, and one rank's settings."""
+"""Plans fine-tuning: the names of the settings of verl's two fine-tuning trainers, the division of the data among
+ranks, and the settings of one rank."""
 
 from __future__ import annotations
 
@@ -21,23 +22,24 @@ from .share import MicroBatch, Share, divided, positive, replicas_of
 MICRO_BATCH = "data.micro_batch_size_per_gpu"
 _TOKENS = "data.max_token_len_per_gpu"
 STEPS = 2
-"""Batches to train on, and to validate with. Only the second step runs with the optimizer's state in memory."""
+"""The number of batches to train on, and to validate with. Only the second step runs with the optimizer's state in
+memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of settings in one of the two trainers."""
+    """The names of one trainer's settings. verl has two fine-tuning trainers."""
 
     model: str
     ulysses: str
     strategy: str
     packed: str
     contents: str
-    """The contents of a checkpoint."""
+    """The setting for the contents of a checkpoint."""
     offload: tuple[str, ...]
-    """Settings that make FSDP1 keep the state on the host while it trains."""
+    """The settings that make FSDP1 keep the model's state on the host during training."""
     engines: bool
-    """Whether the trainer uses verl's engines."""
+    """Whether the trainer is built on verl's engines."""
 
 
 _FSDP = Names(
@@ -49,7 +51,7 @@ _FSDP = Names(
     offload=("model.fsdp_config.cpu_offload", "model.fsdp_config.offload_params"),
     engines=False,
 )
-"""verl/trainer/fsdp_sft_trainer.py, up to v0.7."""
+"""The names in verl/trainer/fsdp_sft_trainer.py, which exists up to v0.7."""
 _ENGINES = Names(
     model="model.path",
     ulysses="engine.ulysses_sequence_parallel_size",
@@ -60,15 +62,15 @@ _ENGINES = Names(
     offload=(),
     engines=True,
 )
-"""verl/trainer/sft_trainer.py, from v0.6.1 on."""
+"""The names in verl/trainer/sft_trainer.py, which exists from v0.6.1 on."""
 _STRATEGIES = ("fsdp", "fsdp2")
 
 
 def names_of(trainer: Trainer, settings: Settings) -> Names | None:
-    """Return the setting names of a fine-tuning trainer; None for a trainer of reinforcement learning.
+    """Return the names of a fine-tuning trainer's settings. None if the trainer is for reinforcement learning.
 
     Raises:
-        PlanError: the trainer is neither, or plans do not support its strategy or its launcher.
+        PlanError: the trainer is neither of the two, or plans do not support its strategy or its launcher.
     """
     if STRATEGY in settings:
         return None
@@ -94,7 +96,7 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
 
 
 def _check_counted(trainer: Trainer) -> None:
-    """Check that torchrun starts the trainer, and that its options say on how many NPUs."""
+    """Raise PlanError unless torchrun starts the trainer and its options give the number of NPUs."""
     if not trainer.ranks:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
@@ -112,7 +114,7 @@ def _check_counted(trainer: Trainer) -> None:
 
 
 def module_of(job: Job) -> str:
-    """Return the trainer's module name, also if the script names the trainer by its file."""
+    """Return the trainer's module name, even if the script starts the trainer by its file."""
     module, source, tree = job.trainer.module, job.entry.source.resolve(), job.tree.resolve()
     if not module.endswith(".py"):
         return module
@@ -135,7 +137,8 @@ def tuning_share(
     measured: Sequence[Length] = (),
     bounded: bool = False,
 ) -> Share:
-    """Divide a step of fine-tuning. A sequence is a prompt with its answer, and only its whole length counts.
+    """Divide a step of fine-tuning among the ranks. A sequence is a prompt with its answer; only its total length
+    counts.
 
     Raises:
         PlanError: sizes do not divide each other as the trainer requires, or a size is missing.
@@ -185,7 +188,7 @@ def _micro_batches(names: Names, settings: Settings, sequence_parallel: int, bou
 
 
 def _rank_batch(names: Names, settings: Settings, data: int, batch: MicroBatch) -> int:
-    """Return the number of sequences that a rank has in a step."""
+    """Return the number of sequences that each rank processes in a step."""
     together = positive(settings, BATCH)
     # fsdp_sft_trainer.py, `_normalize_config_bsz`; with engines, the last micro batch may be smaller.
     part = data if names.engines else data * batch.size
@@ -203,7 +206,7 @@ def _rank_batch(names: Names, settings: Settings, data: int, batch: MicroBatch) 
 
 
 def tuning_changes(names: Names, settings: Settings, model: Path) -> dict[str, object]:
-    """Return the settings that make one rank take two steps and load nothing.
+    """Return the settings that make one rank take two steps and load no weights or data.
 
     `model` is the folder of a model without weights.
     """

@@ -1,4 +1,5 @@
-"""The memory and peak speeds of NPUs, and the memory that is needed outside tensors; each number with its source."""
+"""The memory and the peak speeds of NPUs, and the memory that is needed besides tensors. Each number has its
+source."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from verl_npu.language import gettext as _
 GIB = 1 << 30
 _MIB = 1 << 20
 _BUFFER = 200
-"""MiB for each direction if HCCL_BUFFSIZE is not set."""
+"""The size, in MiB, of the communication buffer for each direction if HCCL_BUFFSIZE is not set."""
 _WORKSPACE = 1 << 30
 _FRAGMENTS = 0.05
 
@@ -28,21 +29,21 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One NPU as torch sees it; on an A3, this is one of a chip's two dies."""
+    """One NPU, as a device in torch. On an A3, this is one of the two dies of a chip."""
 
     name: str
     memory: Figure
-    """Bytes that torch_npu can allocate, without the memory that the driver and CANN keep."""
+    """The bytes that torch_npu can allocate. Memory that the driver and CANN keep for themselves is not included."""
     flops: Figure
-    """bfloat16 operations per second."""
+    """The peak number of bfloat16 operations per second."""
     bandwidth: Figure
     """The bandwidth of the NPU's memory in bytes per second."""
     link: Figure
     """The bandwidth to the other NPUs of a node in bytes per second."""
     network: Figure
-    """Bytes to other nodes per second."""
+    """The bandwidth to other nodes in bytes per second."""
     host: Figure
-    """Bytes from and to the host per second."""
+    """The bandwidth between the NPU and the host in bytes per second."""
 
 
 def _read(name: str, **figures: Any) -> Hardware:
@@ -63,10 +64,10 @@ class Reserve:
 
 
 def reserve_of(groups: int, peak: int, exports: Mapping[str, str]) -> tuple[Reserve, ...]:
-    """Return the memory that a rank needs besides its tensors.
+    """Return the memory that a rank needs in addition to its tensors.
 
     Args:
-        groups: number of process groups with other ranks that have communicated.
+        groups: the number of process groups that have communicated and that include other ranks.
         peak: bytes of the rank's tensors at their peak.
         exports: the variables that the script exports.
     """

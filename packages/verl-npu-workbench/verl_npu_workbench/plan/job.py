@@ -1,4 +1,5 @@
-"""The question to one rank of a plan and its answer, as JSON: the phases of a step, their cost, and memory holders."""
+"""The JSON messages between a plan and one of its ranks: the question to the rank, and its answer with the phases of a
+step, their cost, and the holders of memory."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from verl_npu.language import gettext as _
 
 _MOST = 1 << 63
-"""Larger than any number of bytes, calls, or seconds: numbers from here on, and NaN, are refused."""
+"""An upper limit for bytes, calls, and seconds. Numbers from this one on, and NaN, are rejected."""
 
 
 SAYS = "verl-npu: "
-"""The prefix of a line in a rank's log that names the phase that begins."""
+"""The prefix of a line in a rank's log that announces the next phase."""
 
 
 class Phase(Enum):
@@ -38,12 +39,13 @@ class Phase(Enum):
 
     @property
     def trains(self) -> bool:
-        """Whether an optimizer takes steps in this phase. It then gets mini batches; other phases get a whole step."""
+        """Whether an optimizer takes steps in this phase. Such a phase gets mini batches; the other phases get the
+        data of a whole step."""
         return self in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR, Phase.TRAINING)
 
 
 class Part(Enum):
-    """A part of a job's start, in its order."""
+    """A part of the start of a job. The parts are in order."""
 
     PROGRAM = _("the trainer's program")
     WORKERS = _("the workers")
@@ -52,7 +54,8 @@ class Part(Enum):
 
 
 class Holder(Enum):
-    """The uses of memory, in the order of csrc/ledger.h: its own, those that a rank marks, those without tensors."""
+    """What memory is used for, in the order of csrc/ledger.h: first the holders that the ledger itself knows, then
+    those that a rank marks, then those without tensors."""
 
     ACTIVATIONS = _("activations and temporary buffers")
     MESSAGES = _("communication buffers")
@@ -67,7 +70,7 @@ class Holder(Enum):
 
     @property
     def number(self) -> int:
-        """Its number in csrc/ledger.h."""
+        """The holder's number in csrc/ledger.h."""
         return list(Holder).index(self)
 
 
@@ -77,18 +80,18 @@ TOLD = tuple(Holder)[: Holder.CACHE.number]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image-text model's view of a picture, and the size of the picture in each prompt."""
+    """How an image-text model represents images, and the size of the image in each prompt."""
 
     token: int
-    """The token that stands for a part of a picture."""
+    """The id of the token that stands for a part of an image."""
     width: int
     """Values per patch."""
     patches: int
     """Patches per token."""
     positions: int
-    """Rows of position ids: one for the text, and a picture's time, height, and width."""
+    """The number of rows of position ids: one for the text, and one each for an image's time, height, and width."""
     tokens: int = 0
-    """Tokens of each prompt's picture; 0 if prompts have no pictures."""
+    """The number of tokens of each prompt's image. It is 0 if prompts have no images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,37 +101,41 @@ class RankJob:
     tree: str
     """The source tree of verl."""
     config: Mapping[str, object]
-    """The trainer's configuration, with interpolations not resolved."""
+    """The trainer's configuration. Interpolations are unresolved."""
     changes: Mapping[str, object]
-    """Settings that the plan changes in it."""
+    """The settings that the plan changes in the configuration."""
     rank: int
     world: int
     local: int
-    """Ranks on a node."""
+    """The number of ranks on a node."""
     sequences: int
-    """Sequences that this rank trains on: enough for two micro batches."""
+    """The number of sequences that this rank trains on. It is enough for two micro batches."""
     scored: int
-    """Sequences whose log-probabilities and values it computes."""
+    """The number of sequences whose log-probabilities and values this rank computes."""
     prompt: int
     response: int
-    """Tokens that prompts and answers are padded to."""
+    """The number of tokens to which prompts and answers together are padded."""
     lengths: Sequence[Sequence[int]] = ()
-    """Tokens of each prompt and answer to train on; if empty, all have the padded length."""
+    """The number of tokens of each prompt and answer to train on. If this is empty, all sequences have the padded
+    length."""
     scored_lengths: Sequence[Sequence[int]] = ()
     rollout_weights: int = 0
-    """Bytes of the rollout engine's weights on this NPU while the engine is awake; 0 if it has NPUs of its own."""
+    """The bytes of the rollout engine's weights on this NPU while the engine is awake. It is 0 if the engine has
+    separate NPUs."""
     buckets: int = 0
-    """Bytes of the checkpoint engine's buffers during a sync; 0 if no checkpoint engine sends the weights."""
+    """The bytes of the checkpoint engine's buffers during a weight sync. It is 0 if no checkpoint engine sends the
+    weights."""
     picture: Picture | None = None
-    """The pictures of the prompts; None if the model takes no pictures."""
+    """The images in the prompts. None if the model takes no images."""
     critic: bool = False
     reference: bool = False
     trainer: str = ""
-    """The module of a fine-tuning trainer, which has its own loop; if empty, verl's workers are run."""
+    """The module of a fine-tuning trainer, whose own training loop is run. If this is empty, verl's workers are
+    run."""
     flops: float = 1.0
     """An NPU's peak operations per second."""
     bandwidth: float = 1.0
-    """Peak bytes per second that an NPU reads and writes."""
+    """The peak number of bytes per second that an NPU reads and writes."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> RankJob:
@@ -146,11 +153,11 @@ class StartJob:
     arguments: Sequence[str]
     """Hydra's options and overrides."""
     overrides: Mapping[str, object]
-    """The settings that name the made-up model and data, and the NPUs."""
+    """The settings that name the generated model and data, and that give the NPUs."""
     rows: int
-    """Rows of made-up data."""
+    """The number of rows of generated data."""
     trains: bool = True
-    """False if the program builds no trainer's workers."""
+    """False if the program does not build a trainer's workers."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> StartJob:
@@ -162,23 +169,23 @@ class Started:
     """How far a job got on one rank, and the error that ended it."""
 
     passed: Sequence[str] = ()
-    """The parts that it passed."""
+    """The parts of the start that succeeded."""
     missing: Sequence[str] = ()
-    """Errors that say nothing about the script, for example that a package is not installed here."""
+    """Errors that are not caused by the script, for example that a package is not installed here."""
     part: str = ""
-    """The part that it ended in; empty if it passed all."""
+    """The part in which the start ended. Empty if all parts succeeded."""
     error: str = ""
     """The name of the exception and its message."""
     where: str = ""
     """The file and the line number of upstream's code that raised the error."""
     code: str = ""
-    """The line of code itself."""
+    """The source code of that line."""
     host: int = 0
-    """Bytes of this machine's memory that it took at most."""
+    """The peak number of bytes of this machine's memory that the process used."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Started:
-        """Return a rank's answer. Raises ValueError if the answer has another form."""
+        """Return the rank's answer from JSON. Raises ValueError if the JSON is malformed."""
         found = _read(cls, told)
         if not {*found.passed, found.part} <= {"", *(part.value for part in Part)}:
             raise ValueError(_("an unknown part"))
@@ -194,12 +201,12 @@ class PhaseCost:
     peak: int
     after: int
     holders: Mapping[str, int]
-    """The memory's holders at the peak."""
+    """The bytes at the peak, by holder."""
     kept: Mapping[str, int] = field(default_factory=dict)
-    """The holders of the memory that is left after the phase."""
+    """The bytes that are still allocated after the phase, by holder."""
     micro_batches: int = 0
     seconds: float = 0.0
-    """Time that the operators would take at an NPU's peak speed."""
+    """The seconds that the operators would take at an NPU's peak speed."""
     calls: int = 0
     copied: float = 0.0
     """Bytes copied between host and NPU."""
@@ -207,14 +214,14 @@ class PhaseCost:
     """Bytes of the rank's large tensors on the host, at their peak."""
     host_after: int = 0
     messages: Sequence[tuple[str, int, int, float]] = ()
-    """Collectives: name, ranks, calls, and bytes."""
+    """The collectives of the phase. Each has a name, the number of ranks, the number of calls, and the bytes."""
     optimizer_seconds: float = 0.0
     optimizer_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The memory at one moment: bytes by holder."""
+    """The memory at one moment, in bytes by holder."""
 
     phase: str
     holders: Mapping[str, int]
@@ -228,7 +235,7 @@ class Outcome:
     phases: Sequence[PhaseCost] = ()
     timeline: Sequence[Point] = ()
     groups: int = 0
-    """The number of process groups with other ranks. Each group has communication buffers of its own."""
+    """The number of process groups that include other ranks. Each group has separate communication buffers."""
     host: int = 0
     """Bytes of this machine's memory that the rank's process used."""
     seconds: float = 0.0
@@ -238,7 +245,8 @@ class Outcome:
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Outcome:
-        """Return the outcome in a rank's answer, which is not trusted. Raise ValueError if it is none."""
+        """Return the outcome from a rank's answer, which is not trusted. Raise ValueError if the answer is
+        malformed."""
         outcome = _read(cls, told)
         if not (outcome.phases or outcome.error):
             raise ValueError(_("the answer has no phases"))
@@ -251,7 +259,7 @@ _NAMES |= {"kept": _NAMES["holders"], "failed_in": ("", *_NAMES["phase"])}
 
 
 def _read(kind: type[_Kind], told: object) -> _Kind:
-    """Make a dataclass from JSON and check the types of its fields. Raise ValueError if they differ."""
+    """Make a dataclass from JSON, and check the types of its fields. Raise ValueError if a type is wrong."""
     if not isinstance(told, Mapping):
         raise ValueError(_("{kind}: expected an object").format(kind=kind.__name__))
     hints = get_type_hints(kind)

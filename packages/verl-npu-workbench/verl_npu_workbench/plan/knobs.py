@@ -1,4 +1,4 @@
-"""Proposes settings with which a plan needs less memory, cheapest first."""
+"""Proposes changes of settings with which a plan needs less memory, the cheapest changes first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARING = _("splits a sequence among more NPUs")
 _DIVIDING_ALL = _("divides weights, gradients, and the optimizer's state among all NPUs")
 _DIVIDING_MORE = _("divides weights, gradients, and the optimizer's state among more NPUs")
 _SERVER = 8
-"""The number of NPUs in a server, for scripts that use fewer per node."""
+"""The number of NPUs in a server. It is the upper limit for scripts that use fewer NPUs per node."""
 _STATE = (Holder.WEIGHTS, Holder.GRADIENTS, Holder.OPTIMIZER)
 _UTILIZATION_STEP, _LEAST_UTILIZATION, _MOST_UTILIZATION = 0.05, 0.2, 0.9
 _OFFLOADS = (
@@ -37,7 +37,7 @@ _SECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """Settings that are changed together, and the reason."""
+    """A knob: settings that are changed together, and the reason for the change."""
 
     changes: tuple[tuple[str, object], ...]
     why: str
@@ -46,10 +46,10 @@ class Knob:
 
 
 def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
-    """Return the knobs that are worth trying next for the phases that do not fit; empty if none is left.
+    """Return the knobs that are worth trying next for the phases that do not fit. Empty if no knob is left.
 
-    `planned.settings` are the settings of the last try, so a micro batch that was halved is halved again. Smaller
-    micro batches are not tried for a phase whose weights, gradients, and optimizer state alone do not fit.
+    `planned` is the last plan of the search, so a micro batch that was already halved is halved again. Smaller micro
+    batches are not tried for a phase whose weights, gradients, and optimizer state alone do not fit.
     """
     failing = [phase for phase in verdict.phases if phase.fit is Fit.DOES_NOT]
     if not failing:
@@ -112,12 +112,13 @@ def _state(fit: PhaseFit) -> int:
 
 
 def _room(fit: PhaseFit, verdict: Verdict) -> int:
-    """Return the bytes that are left for other tensors than the models' state, slightly overestimated."""
+    """Return the bytes that remain for tensors other than the models' state. The result is slightly too high."""
     return fit.tensors * verdict.capacity // max(fit.needed, 1) - _state(fit)
 
 
 def _times(fit: PhaseFit, verdict: Verdict) -> int:
-    """Return the smallest power of two by which the number of NPUs must grow so that the models' state fits."""
+    """Return the smallest power of two by which the number of NPUs must be multiplied so that the models' state
+    fits."""
     there = max(_room(fit, verdict) + _state(fit), 1)
     return int(2 ** max(math.ceil(math.log2(max(_state(fit), 1) / there)), 1))
 
@@ -146,10 +147,10 @@ def _fewer_activations(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Ite
 
 
 def _smaller(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob]:
-    """Yield knobs that make micro batches smaller by the needed power of two, down to one sequence.
+    """Yield knobs that divide micro batches by the power of two that is needed, down to one sequence.
 
-    If some micro batch exceeds its token budget by enough, a knob that enforces the budget comes first. This assumes
-    that activations, which grow with the sequences, take the memory.
+    If some micro batch exceeds its token budget by enough, a knob that enforces the budget comes first. The knobs
+    assume that most of the memory is in activations, which grow with the number of sequences.
     """
     share, phase = planned.share, Phase(fit.phase)
     ratio = (fit.tensors - _state(fit)) / _room(fit, verdict)
@@ -168,7 +169,7 @@ def _smaller(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob
 
 
 def _dividing(mini: int, most: int) -> int:
-    """Return the largest micro-batch size up to `most` that divides a mini batch."""
+    """Return the largest micro-batch size that divides a mini batch and is at most `most`."""
     return next((each for each in range(most, 0, -1) if mini % each == 0), 1)
 
 
@@ -184,12 +185,12 @@ def _rollout_knobs(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iter
 
 
 def _spare(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> float:
-    """Return the fraction of an NPU's memory that the trainer leaves to the engine."""
+    """Return the fraction of an NPU's memory that is left for the engine."""
     return (verdict.capacity - (engine.needed - rollout.needed)) / verdict.capacity
 
 
 def _has_no_room(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> bool:
-    """Tell whether the engine does not fit with any share of the memory."""
+    """Tell whether the engine does not fit, whatever share of the memory it gets."""
     return rollout.least / verdict.capacity > min(_spare(rollout, verdict, engine), _MOST_UTILIZATION)
 
 
@@ -201,7 +202,8 @@ def _more_tensor(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
 
 
 def _smaller_buckets(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
-    """Yield knobs for the weight sync: the smallest buckets that hold the largest weight, and a freed cache.
+    """Yield knobs for the weight sync: the smallest buckets that can hold the largest weight, and freeing the cache
+    during a sync.
 
     Without IPC between NPUs, a bucket must hold a whole weight.
     """
@@ -215,7 +217,8 @@ def _smaller_buckets(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
 
 
 def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:
-    """Yield the offloads that help a phase. While one model is updated, the other model may be offloaded."""
+    """Yield knobs that offload a model's state to the host and thereby help a phase. While one model is updated, the
+    other may be offloaded."""
     others = {Phase.UPDATE_ACTOR: ("critic",), Phase.UPDATE_CRITIC: ("actor",)}
     for name, why in _OFFLOADS:
         for role in others.get(phase, ("actor", "critic")):
@@ -267,7 +270,8 @@ def _more_npus_of_torchrun(planned: Planned, names: Names, factor: int) -> Itera
 def _divided_among(
     planned: Planned, fsdp_size: str, more: Sequence[tuple[str, object]], factor: int
 ) -> Iterator[Knob]:
-    """Yield a knob that divides the state among all NPUs of the job, or, if it already is, among more NPUs."""
+    """Yield a knob that divides the models' state among all NPUs of the job. If it is already divided among all of
+    them, the knob adds NPUs."""
     if 0 < planned.settings.whole(fsdp_size, -1) < planned.share.world:
         yield Knob(((fsdp_size, -1),), _DIVIDING_ALL)
     elif more:
@@ -275,7 +279,7 @@ def _divided_among(
 
 
 def _grown(planned: Planned, factor: int, local: str, nodes: str) -> list[tuple[str, object]]:
-    """Return the changes of NPUs per node and nodes that multiply the number of NPUs by `factor`."""
+    """Return changes to the NPUs per node and the number of nodes that multiply the job's NPUs by `factor`."""
     share = planned.share
     wanted = max(share.local, min(share.local * factor, _SERVER))
     changes: list[tuple[str, object]] = [(local, wanted)] if wanted != share.local else []

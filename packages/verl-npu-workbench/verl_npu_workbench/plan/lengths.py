@@ -1,4 +1,4 @@
-"""Lengths of sequences, read from a file or drawn at random, and the part of them that a plan uses."""
+"""Lengths of sequences, read from a file or drawn at random, and the choice of the lengths that a plan uses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from verl_npu.errors import PlanError
 from verl_npu.language import gettext as _
 
 _LARGEST = 1 << 30
-"""Size limit of a file, in characters."""
+"""The largest size of a file in characters."""
 _DIGITS = 9
 Length = tuple[int, int]
-"""Tokens of a prompt and of its answer."""
+"""The number of tokens of a prompt, and of its answer."""
 _NAMES = ("prompt", "response")
 _TEXTS = ("input", "output")
-"""The keys in verl's own dump: verl/trainer/ppo/ray_trainer.py, `_dump_generations`."""
+"""The keys for the texts in verl's own dump: verl/trainer/ppo/ray_trainer.py, `_dump_generations`."""
 _EXPECTED = _(
     'JSON lines such as {"prompt": 512, "response": 2048}, a CSV file with the columns prompt '
     "and response, or the files that verl wrote to trainer.rollout_data_dir"
@@ -130,7 +130,7 @@ def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> 
 
 
 def _step(file: Path) -> tuple[int, str]:
-    """Return a sort key for a file of verl's, which is named by its step."""
+    """Return a key that sorts verl's files, which are named by step."""
     return (int(file.stem) if file.stem.isdigit() else 0, file.name)
 
 

@@ -1,7 +1,8 @@
-"""Makes the model of a plan: a folder with a full-size model without weights, and the model's sizes.
+"""Makes the model for a plan: a folder with a full-size model but no weights, and the sizes of the model.
 
-The sizes come from the model's own config.json, or from published.json for the model names in launch scripts. This
-module makes the folder as a program (`main`), because a plan itself imports neither torch nor transformers.
+The sizes come from the model's own config.json, or from published.json if a launch script only names the model. The
+folder is made by this module running as a separate program (`main`), because a plan itself imports neither torch nor
+transformers.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class Published:
 
     name: str
     pattern: str
-    """A pattern for a part of a path, in lower case."""
+    """A pattern for one part of a path, in lower case."""
     kind: str
     """transformers' model type."""
     settings: Mapping[str, object]
     billions: float
-    """Billions of parameters that its page names, to check the settings against."""
+    """The number of parameters, in billions, on the model's page. The settings are checked against it."""
 
 
 PUBLISHED = tuple(
@@ -51,7 +52,8 @@ PUBLISHED = tuple(
 
 
 def published(path: str) -> Published | None:
-    """Return the published model that a part of the path names, the last part first; None if there is none."""
+    """Return the published model that a part of the path names. The parts are searched from last to first. None if
+    there is none."""
     for part in reversed([part.lower().replace("_", "-") for part in re.split(r"[/\\]", path) if part]):
         for each in PUBLISHED:
             if re.search(each.pattern, part):
@@ -61,31 +63,32 @@ def published(path: str) -> Published | None:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model's folder and sizes, known before it runs."""
+    """A model's folder and its sizes, which are known without running the model."""
 
     folder: Path
     source: str
     """The source of its sizes, for the report."""
     parameters: int
     cache: int
-    """Bytes of the key-value cache for one token, in bfloat16, on all NPUs of an engine together."""
+    """The bytes of one token's key-value cache in bfloat16, added up over all NPUs of an engine."""
     key_heads: int
     heads: int
     layers: int
     active: int
-    """Parameters used for one token: in a mixture of experts, only the chosen experts count."""
+    """The number of parameters that one token uses. In a mixture of experts, only the chosen experts count."""
     experts: int
-    """Parameters of all experts."""
+    """The number of parameters of all experts."""
     largest: int
     """Bytes of the largest weight outside experts, as an engine receives it."""
     tied: bool = False
     """Whether the embedding and the head share their weights."""
     picture: Picture | None = None
-    """The model's view of a picture; None if it takes no pictures."""
+    """How the model represents images. None if it takes no images."""
 
 
 def model_of(path: str, given: Path | None, folder: Path) -> Model:
-    """Make the folder of the model that a script names by `path`, or of the config.json that the user gives.
+    """Make the folder of the model: the one that the script names by `path`, or the one in the config.json that the
+    user gave.
 
     Raises:
         PlanError: the model's sizes are unknown, or transformers does not accept its configuration.
@@ -114,7 +117,8 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
 
 
 def folder_of(path: str, given: Path | None) -> Path:
-    """Return the folder of a model's own files: of the config.json that the user gives, or of the script's path."""
+    """Return the folder with a model's own files. It is the folder of the config.json that the user gave, or else the
+    script's `path`."""
     own = given if given is not None else Path(path).expanduser()
     return own if own.is_dir() else own.parent
 
@@ -161,7 +165,7 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _take_tokenizer(place: Path, folder: Path) -> None:
-    """Replace the generated tokenizer by the model's own, if that exists."""
+    """Replace the generated tokenizer with the model's own, if the model has one."""
     if (place / "tokenizer_config.json").is_file():
         for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json"):
             if (place / name).is_file():
@@ -169,10 +173,10 @@ def _take_tokenizer(place: Path, folder: Path) -> None:
 
 
 def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None, list[str]]:
-    """Return the picture of each prompt, with `tokens` tokens, and notes for the user.
+    """Return the image in each prompt, which has `tokens` tokens, and notes for the user.
 
     Raises:
-        PlanError: the model takes no pictures, or a prompt has no room for the picture.
+        PlanError: the model takes no images, or a prompt has no room for the image.
     """
     if tokens and model.picture is None:
         raise PlanError(
@@ -196,10 +200,10 @@ def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None,
 
 
 def check_text_only(model: Model, tokens: int) -> None:
-    """Refuse to plan fine-tuning with pictures.
+    """Check that fine-tuning is planned without images.
 
     Raises:
-        PlanError: the model takes pictures, or the user asks for some.
+        PlanError: the model takes images, or the user asks for some.
     """
     if tokens or model.picture is not None:
         raise PlanError(
@@ -211,9 +215,9 @@ def check_text_only(model: Model, tokens: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Write config.json and a tokenizer into the folder that the command line names, and print the model's sizes.
+    """Write config.json and a tokenizer into the folder in `arguments`, and print the model's sizes as JSON.
 
-    The settings come from the folder's asked.json. The sizes are printed as JSON.
+    The settings come from asked.json in that folder.
     """
     import torch
     import torch._dynamo  # torch 2.8 cannot import it inside `torch.device`, where transformers would import it.
@@ -255,7 +259,8 @@ def main(arguments: list[str]) -> int:
 
 
 def kind_of(config: PretrainedConfig) -> Any:
-    """Return the class of transformers that makes a model of this configuration, for text or for pictures and text."""
+    """Return the transformers class that makes a model with this configuration, for text only or for images and
+    text."""
     import transformers
 
     if type(config) in transformers.AutoModelForCausalLM._model_mapping:
@@ -264,7 +269,7 @@ def kind_of(config: PretrainedConfig) -> Any:
 
 
 def _picture(config: PretrainedConfig) -> dict[str, int] | None:
-    """Return the picture properties of one of Qwen's image-text models; None for other models."""
+    """Return the image properties of one of Qwen's image-text models. None for other models."""
     tower: Any = getattr(config, "vision_config", None)
     token = getattr(config, "image_token_id", None)
     if token is None or not hasattr(tower, "spatial_merge_size"):
@@ -290,7 +295,7 @@ def _experts(sizes: Mapping[str, int]) -> int:
 
 
 def _cache(text: PretrainedConfig) -> int:
-    """Return the bytes that a token takes in an engine's cache, on all NPUs together."""
+    """Return the bytes that a token takes in an engine's cache, added up over all NPUs."""
     if rank := getattr(text, "kv_lora_rank", None):
         # Latent attention keeps one vector for all heads.
         return int(text.num_hidden_layers * (rank + text.qk_rope_head_dim) * _BYTES)

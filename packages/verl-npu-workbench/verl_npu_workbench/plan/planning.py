@@ -1,4 +1,5 @@
-"""Makes one plan: composes a script's settings, divides its step, and runs one rank of each kind as a process."""
+"""Makes one plan: composes a script's settings, divides a step among ranks, and runs one rank of each kind in a
+separate process."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ _USE_BRIDGE, _VANILLA = f"{ACTOR}.megatron.use_mbridge", f"{ACTOR}.megatron.vani
 _PHASES = frozenset(phase.value for phase in (*Phase, *Part))
 _Answer = TypeVar("_Answer")
 _NO_FLEET = "fleet"
-"""The feature with which ranks compare their patches: a rank of a plan would wait for ranks that do not exist."""
+"""The feature with which ranks compare their patches. It is turned off, because a plan's rank would wait for ranks
+that do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +75,25 @@ class Request:
     hardware: Hardware
     model_config: Path | None = None
     response: int | None = None
-    """Tokens of the answers; None means the most that the script allows."""
+    """The number of tokens of each answer. None means the largest number that the script allows."""
     prompt: int | None = None
-    """Tokens of the prompts; None means the most that the script allows."""
+    """The number of tokens of each prompt. None means the largest number that the script allows."""
     lengths: Path | None = None
-    """A file of measured lengths, which replaces the two lengths."""
+    """A file with measured lengths. They replace `prompt` and `response`."""
     spread: float = 0.0
-    """Standard deviation of the answers' lengths divided by their mean, `response`; 0 if all are equal."""
+    """The standard deviation of the answers' lengths, divided by their mean, `response`. It is 0 if all answers have
+    the same length."""
     picture: int = 0
-    """Tokens of the picture in each prompt."""
+    """The number of tokens of the image in each prompt."""
     seconds: float = 600.0
     memory: int = 0
     """Bytes of this machine's memory that each rank may take; 0 means all that is available."""
     changes: tuple[tuple[str, object], ...] = ()
-    """Settings that replace the script's own, to try a knob."""
+    """Settings that replace the script's own, in order to try a knob."""
     model: Model | None = None
-    """The model, if an earlier plan of the same script has made it."""
+    """The model, if an earlier plan of the same script has already made it."""
     unconfined: bool = False
-    """Whether to run the tree's code without a sandbox."""
+    """Whether to run code from the source tree without a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +113,14 @@ class Planned:
 
     @property
     def servers(self) -> int:
-        """NPUs that only serve."""
+        """The number of NPUs that only run rollout servers."""
         return self.rollout.servers if self.rollout else 0
 
 
 def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
     """Run one rank of each kind in phantom memory, and return the cost of the phases.
 
-    `told` is called with a line for each rank that is started.
+    `told` is called with a message when a rank starts and when it enters a phase.
 
     Raises:
         JobSettingError: Hydra does not accept the script's settings.
@@ -264,7 +267,7 @@ def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Wo
 
 
 def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Sequence[Length]:
-    """Return the lengths of a run's sequences, measured or drawn; empty if all are equal."""
+    """Return the lengths of the sequences in a run, measured or drawn. Empty if all have the same length."""
     if request.lengths:
         return measured_lengths(request.lengths, folder_of(path, request.model_config))
     if not request.spread or not request.response:
@@ -279,7 +282,7 @@ def _model(path: str, request: Request) -> Model:
 
 
 def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome]) -> tuple[Outcome, ...]:
-    """Run a few ranks at a time. The event that `run` gets is set when it should end."""
+    """Run the ranks, a few at a time. `run` gets an event that is set when it must stop early."""
     ended = Event()
     with ThreadPoolExecutor(TOGETHER) as pool:
         try:
@@ -293,7 +296,7 @@ def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome])
 def _run(
     job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None], ended: Event
 ) -> Outcome:
-    """Run one rank in a process of its own and in a sandbox, because it runs the tree's code."""
+    """Run one rank in a separate process and in a sandbox, because it runs code from the source tree."""
     log = folder / f"rank-{job.rank}.log"
     told(_("rank {rank} of {world}").format(rank=job.rank, world=job.world))
     with progress.step(_("rank {rank} of {world}").format(rank=job.rank, world=job.world)) as step:
@@ -316,10 +319,11 @@ def ask_rank(
     read: Callable[[Mapping[str, object]], _Answer],
     tick: Callable[[], None],
 ) -> _Answer:
-    """Ask the program of a rank in a sandbox with phantom NPUs, and return its answer as `read` reads it.
+    """Send a question to a rank's program, which runs in a sandbox with phantom NPUs. Return the answer as parsed by
+    `read`.
 
     Raises:
-        PlanError: it went over a limit, or has no answer.
+        PlanError: the rank exceeded a limit, or gave no answer.
     """
     tree, variables, sandbox = Path(job.tree), _variables(job, trainer, request.unconfined), None
     if not request.unconfined:
@@ -352,11 +356,12 @@ def ask_rank(
 
 
 _READ = 1 << 16
-"""Bytes of a log that are read at once; a line that is not complete is read again with the next bytes."""
+"""The number of bytes of a log that are read at once. An incomplete line is read again together with the next
+bytes."""
 
 
 class Phases:
-    """Follows a rank's growing log, and reads which phase or which part of a start the rank is in."""
+    """Follows a rank's growing log to find the phase, or the part of a start, that the rank is in."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -419,7 +424,8 @@ def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
 
 
 def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings that give one rank its part of two micro batches, without the files of the real job.
+    """Return the settings that make one rank process its share of two micro batches, without the files of the real
+    job.
 
     `model` is the folder of a model without weights.
     """
@@ -442,7 +448,7 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
-    """Return the settings for a model without weights and without the parts that only a whole job has."""
+    """Return the settings for a model without weights, with those parts turned off that only a complete job has."""
     changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
@@ -455,8 +461,8 @@ def made_up(settings: Settings, model: Path) -> dict[str, object]:
 def _without_use(settings: Settings, share: Share) -> Iterator[tuple[str, object]]:
     """Yield micro-batch sizes that divide a mini batch, for roles with a token budget.
 
-    verl uses the budget there, but still checks the sizes. Source: verl/workers/fsdp_workers.py, "normalized
-    ppo_mini_batch_size … should be divisible".
+    For these roles, verl uses the budget and ignores the sizes, but it still checks the sizes. Source:
+    verl/workers/fsdp_workers.py, "normalized ppo_mini_batch_size … should be divisible".
     """
     for role in (ACTOR, CRITIC):
         if not settings.truth(f"{role}.use_dynamic_bsz"):

@@ -1,4 +1,4 @@
-"""Formats a plan as JSON, as an HTML page, and as a chart of its memory over time."""
+"""Formats a plan as JSON, as an HTML page, and as a chart of memory use over time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOTHING = Search()
 def content(
     name: str, planned: Planned, verdict: Verdict, search: Search = _NOTHING, largest: Largest | None = None
 ) -> dict[str, object]:
-    """Return a plan as JSON, in bytes and seconds."""
+    """Return the JSON representation of a plan. Memory is in bytes and time in seconds."""
     found = spans(planned)
     return {
         "format": _FORMAT,
@@ -106,10 +106,10 @@ def _rank(outcome: Outcome, planned: Planned) -> dict[str, object]:
 
 
 def read(path: Path) -> Mapping[str, object]:
-    """Read a plan that was written as JSON.
+    """Read a plan from its JSON file.
 
     Raises:
-        PlanError: the file has no plan of this format.
+        PlanError: the file does not contain a plan in this format.
     """
     found: object = None
     try:
@@ -137,17 +137,18 @@ _COLOURS = {
     Holder.MESSAGES: "#64748b",
     Holder.ACTIVATIONS: "#1a7f37",
 }
-"""In stacking order: memory that is kept longest is at the bottom."""
+"""The colours of the holders, in stacking order. Memory that is kept longest is at the bottom."""
 _LIMIT = "#cf222e"
 _SIZE = (11.0, 4.6)
 _APART = 0.032
-"""Smallest distance between two phase names, which are slanted by 30 degrees, as a fraction of the chart's width."""
+"""The smallest distance between two names of phases, as a fraction of the chart's width. The names are slanted by 30
+degrees."""
 _PART = 12
-"""The rollout is drawn as one twelfth of the time axis, because no rank has recorded it."""
+"""The rollout takes up one twelfth of the time axis, because its real duration is not recorded by any rank."""
 
 
 def draw(outcome: Outcome, verdict: Verdict, title: str, path: Path) -> None:
-    """Write one rank's memory over time as PNG."""
+    """Save a PNG chart of one rank's memory use over time."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = _figure(outcome, verdict, title)
@@ -156,7 +157,7 @@ def draw(outcome: Outcome, verdict: Verdict, title: str, path: Path) -> None:
 
 
 def _svg(outcome: Outcome, verdict: Verdict, title: str) -> str:
-    """Return one rank's memory over time as an SVG element."""
+    """Return a chart of one rank's memory use over time as an SVG element."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -201,7 +202,8 @@ def _figure(outcome: Outcome, verdict: Verdict, title: str) -> Figure:
 
 
 def _timeline(outcome: Outcome, verdict: Verdict) -> Sequence[Point]:
-    """Return a rank's memory over time, with the rollout after the first phase, its place in a step."""
+    """Return a rank's memory over time. The rollout is inserted after the first phase, which is its place in a
+    step."""
     rollout = next((phase for phase in verdict.phases if phase.phase == Phase.ROLLOUT.value), None)
     points = list(outcome.timeline)
     # An engine on NPUs of its own has no reserve of the trainer beside it, and is not on this rank.
@@ -213,7 +215,7 @@ def _timeline(outcome: Outcome, verdict: Verdict) -> Sequence[Point]:
 
 
 def _phases(axes: Axes, points: Sequence[Point]) -> None:
-    """Write the phases' names below the curve without overlaps, and draw a line where a phase ends."""
+    """Write the phases' names below the curve without overlaps, and draw a line at the end of each phase."""
     start, place = 0, -math.inf
     apart = _APART * len(points)
     for name, group in itertools.groupby(points, key=lambda point: point.phase):

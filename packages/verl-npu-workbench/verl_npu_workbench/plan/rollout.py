@@ -1,5 +1,5 @@
-"""Computes the memory of the rollout engine by the engine's rule: a fixed share of the NPU, with the rest of it as
-cache."""
+"""Computes the rollout engine's memory by the engine's own rule: it takes a fixed share of the NPU and uses the rest
+of that share as cache."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from .share import Share
 _BYTES = 2  # of bfloat16
 _BUFFERS = 2 << 30
 _BUCKETS = 2
-"""Buckets that a checkpoint engine has on each NPU of trainer and servers: `prepare` of HCCLCheckpointEngine."""
+"""The number of buckets that a checkpoint engine has on each NPU of the trainer and of the servers: `prepare` of
+HCCLCheckpointEngine."""
 _WORKER_BUCKETS = 1
-"""Further buckets of a server, through which its worker passes the weights on: verl's `BucketedWeightSender`."""
+"""The number of additional buckets on a server, through which its worker passes the weights on: verl's
+`BucketedWeightSender`."""
 _CHECKPOINT_ENGINE = f"{ROLLOUT}.checkpoint_engine"
 BUCKET = f"{_CHECKPOINT_ENGINE}.update_weights_bucket_megabytes"
 
@@ -33,48 +35,50 @@ class Rollout:
     """
 
     tensor: int
-    """NPUs among which a layer is divided."""
+    """The number of NPUs among which a layer is divided."""
     utilization: float
     taken: int
     weights: int
-    """The engine's weights on the trainer's NPUs; 0 if the engine has NPUs of its own."""
+    """The engine's weights on each of the trainer's NPUs. It is 0 if the engine has separate NPUs."""
     engine_weights: int
     npus: int
-    """NPUs of all engines together."""
+    """The number of NPUs of all engines together."""
     buffers: int
-    """An assumption: the engine's own activations and graphs."""
+    """The engine's own activations and graphs. The number is an assumption."""
     cache: int
     token: int
-    """Cache for one token."""
+    """The cache for one token."""
     sequences: int
-    """Number of full-length sequences that the cache holds at once."""
+    """The number of full-length sequences that the cache can hold at the same time."""
     least: int
-    """Memory that the engine needs for its weights, its buffers, and one full-length sequence."""
+    """The least memory with which the engine works: for its weights, its buffers, and one full-length sequence."""
     own_npus: bool
-    """Whether the trainer's NPUs have no engine."""
+    """Whether the engines run only on separate NPUs, so that the trainer's NPUs have none."""
     servers: int
-    """NPUs that only serve."""
+    """The number of NPUs that only run servers."""
     bucket: int
-    """One bucket of the checkpoint engine that sends the weights to the servers; 0 if none does."""
+    """The size of one bucket of the checkpoint engine that sends the weights to the servers. It is 0 if there is no
+    such engine."""
     sleeps: bool
-    """Whether servers free their cache during a sync: `release_kv_cache` in vllm_async_server.py."""
+    """Whether servers free their cache during a weight sync: `release_kv_cache` in vllm_async_server.py."""
     eager: bool
-    """Whether the engine issues its operators one by one, without graphs."""
+    """Whether the engine launches its operators one by one, without graphs."""
     notes: tuple[str, ...] = ()
 
     @property
     def needed(self) -> int:
-        """The memory that the engine takes, or, if that is too little, the memory that it needs."""
+        """The memory that the engine takes, or its minimum if that is larger."""
         return max(self.taken, self.least)
 
     @property
     def buckets(self) -> int:
-        """The memory that a sync takes on one of the trainer's NPUs."""
+        """The memory that a weight sync takes on each of the trainer's NPUs."""
         return _BUCKETS * self.bucket
 
     @property
     def buckets_of_server(self) -> int:
-        """The memory that a sync takes on a server's NPU; without IPC, the last bucket is in host memory."""
+        """The memory that a weight sync takes on a server's NPU. Without IPC, the last bucket is in the host's
+        memory."""
         return (_BUCKETS + _WORKER_BUCKETS) * self.bucket
 
 
@@ -122,7 +126,8 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
 
 
 def _weights(settings: Settings, model: Model, tensor: int) -> int:
-    """Return the bytes on one NPU. With expert parallelism, vLLM divides experts among all NPUs of a replica."""
+    """Return the bytes of the engine's weights on one NPU. With expert parallelism, vLLM divides experts among all
+    NPUs of a replica."""
     among = tensor
     if settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1 or settings.truth(f"{ROLLOUT}.enable_expert_parallel"):
         among = tensor * max(size(settings, f"{ROLLOUT}.{name}") for name in DATA_PARALLEL)

@@ -1,4 +1,4 @@
-"""Searches by repeated planning for settings that make a plan fit, and for the largest micro batch."""
+"""Searches, by repeated planning, for settings with which a job fits, and for the largest micro batch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .verdict import Fit, Verdict, judge
 
 _MOST_TRIES, _MOST_PROBES = 8, 10
 _MOST_TIMES = 8
-"""The most NPUs that are proposed, as a multiple of the script's own."""
+"""The largest number of NPUs that is proposed, as a multiple of the script's own."""
 _ALIKE = 0.98
-"""Memory that is still at least this fraction of its former size counts as unchanged."""
+"""If memory shrinks by a smaller factor than this, it counts as unchanged."""
 _LEAST_BYTES = 2 * _ALIKE
-"""Bytes per parameter from which gradients count as undivided."""
+"""From this number of bytes per parameter on, gradients count as undivided."""
 _WHOLE = _(
     ". Each NPU holds all gradients, because verl divides gradients among NPUs only after the "
     "last micro-batch of a mini-batch"
@@ -34,7 +34,7 @@ _WHOLE = _(
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One plan of a search: all settings changed so far, and the result."""
+    """One plan of a search: all settings that have been changed so far, and the result."""
 
     knob: Knob
     changes: tuple[tuple[str, object], ...]
@@ -44,11 +44,11 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The tries to make a plan fit."""
+    """The attempts to find settings with which a plan fits."""
 
     tries: tuple[Try, ...] = ()
     cause: str = ""
-    """A sentence that says why more NPUs do not help; empty if the search did not show that."""
+    """A sentence that explains why more NPUs do not help. Empty if the search did not find this."""
 
     @property
     def proposal(self) -> Mapping[str, object]:
@@ -64,10 +64,11 @@ def make_fit(
     verdict: Verdict,
     told: Callable[[str], None] = lambda text: None,
 ) -> Search:
-    """Turn one knob after the other until the plan fits: either the last try fits, or none does.
+    """Change settings (turn knobs) one after the other until the plan fits. The last try fits unless none does.
 
-    A knob that does not reduce the missing memory is turned back. More NPUs are not tried again once memory that does
-    not shrink with their number exceeds an NPU, and their number is limited to a multiple of the script's.
+    A change that does not reduce the missing memory is undone. Some memory does not shrink with more NPUs. Once it
+    alone exceeds an NPU's memory, larger numbers of NPUs are not tried any more. The number of NPUs is also limited to
+    a multiple of the script's.
     """
     tries: list[Try] = []
     useless: set[tuple[tuple[str, object], ...]] = set()
@@ -106,7 +107,8 @@ def make_fit(
 
 
 def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -> str:
-    """Describe the memory that does not shrink with more NPUs, if it alone exceeds an NPU; empty otherwise."""
+    """Describe the memory that does not shrink with more NPUs, if it alone exceeds an NPU's memory. Empty
+    otherwise."""
     earlier = {phase.phase: phase for phase in verdict.phases}
     for phase in (each for each in judged.phases if each.fit is Fit.DOES_NOT and each.phase in earlier):
         known = earlier[phase.phase].holders
@@ -137,7 +139,7 @@ def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -
 
 
 def _too_many(worth: Sequence[Knob], most: int) -> str:
-    """Say that only more NPUs are left to try, and that they would be too many; empty otherwise."""
+    """If the only knobs left need more NPUs than allowed, say so. Empty otherwise."""
     return (
         _("the models' state needs {npus} NPUs, and plans propose at most {most}").format(
             npus=worth[0].npus, most=most
@@ -148,7 +150,8 @@ def _too_many(worth: Sequence[Knob], most: int) -> str:
 
 
 def _excess(planned: Planned, verdict: Verdict) -> int:
-    """Return the missing bytes: of all phases that exceed an NPU's memory, and of the engine for one sequence."""
+    """Return the number of missing bytes, added up over all phases that exceed an NPU's memory, and over the engine if
+    it cannot hold one sequence."""
     over = sum(max(phase.needed - verdict.capacity, 0) for phase in verdict.phases)
     return over + (max(planned.rollout.least - planned.rollout.taken, 0) if planned.rollout else 0)
 
@@ -160,7 +163,7 @@ class Probe:
     size: int
     fits: bool
     phase: str
-    """The phase that needs the most memory, of all phases with micro-batches of this size."""
+    """The phase that needs the most memory, among the phases whose micro batches have this size."""
     needed: int
     """The bytes that this phase needs."""
 
@@ -173,20 +176,20 @@ class Largest:
     size: int
     """The setting's value; 0 if no size fits."""
     exact: bool
-    """Whether the next larger size does not fit or does not exist."""
+    """True if the next larger size does not fit or does not exist."""
     probes: tuple[Probe, ...]
 
 
 def largest_micro_batch(
     trainer: Trainer, tree: Path, request: Request, planned: Planned, told: Callable[[str], None] = lambda text: None
 ) -> Largest:
-    """Find the largest size that fits, by doubling and then bisection.
+    """Find the largest size that fits, by doubling and then by bisection.
 
     Only sizes that verl accepts are planned: divisors of a mini batch, and token budgets that hold whole sequences.
-    Phases with another micro-batch setting are not counted.
+    Phases whose micro-batch size has another setting are ignored.
 
     Raises:
-        PlanError: as `plan`.
+        PlanError: for the same reasons as `plan`.
     """
     batch = _update_micro_batch(planned)
     sizes = _sizes(planned, batch)
@@ -230,7 +233,8 @@ def _sizes(planned: Planned, batch: MicroBatch) -> Sequence[int]:
 
 
 def _probe(size: int, before: Planned, planned: Planned) -> Probe:
-    """Judge the phases whose micro batches have this size; by default, other phases inherit the update's budget."""
+    """Judge the phases whose micro batches have this size. By default, other phases inherit the token budget of the
+    update."""
     update = _update_micro_batch(before)
     sizes = {batch.phase: batch.size for batch in before.share.micro_batches}
     alike = {update.phase.value} | {

@@ -1,7 +1,7 @@
 """Divides a step's data among a script's ranks, and chooses the ranks that stand for all others.
 
-For micro batches, it finds the setting that determines their size in each phase, and the number of sequences that is
-enough to produce the largest one.
+For each phase, it finds the setting that determines the size of micro batches, and the smallest number of sequences
+that still produces the largest micro batch.
 """
 
 from __future__ import annotations
@@ -43,20 +43,24 @@ from .lengths import Length, heaviest
 
 _VERL = ("verl",)
 _DEEPEST = 2
-"""Micro batches that a phase gets: the second one runs with the gradients of the first in memory."""
+"""The number of micro batches in a phase of a plan. The second one runs while the gradients of the first are in
+memory."""
 _ALMOST = 0.97
-"""Longer sequences are preferred to many short ones if they reach this fraction of the most tokens."""
+"""Fewer long sequences are preferred to many short ones if they reach this fraction of the largest number of
+tokens."""
 _UNEVEN = 4
-"""Micro batches that a phase gets if lengths differ, because verl balances them over a whole mini batch."""
+"""The number of micro batches in a phase of a plan if lengths differ, because verl balances them over a whole mini
+batch."""
 _MANY = 8
-"""The most micro batches that a plan makes of sequences of equal length: more would take minutes."""
+"""The most micro batches that a plan runs with sequences of equal length. More would take minutes."""
 
 
 def keeps_budget(trainer: Trainer, tree: Path) -> bool:
-    """Tell whether micro batches keep to their token budget, by the script's verl or by VERL_NPU_TOKEN_BUDGET=1.
+    """Tell whether micro batches never exceed their token budget, because of the script's verl or because of
+    VERL_NPU_TOKEN_BUDGET=1.
 
-    Otherwise, verl makes as few micro batches as the number of tokens allows, and some exceed the budget. A tree
-    without verl uses the installed verl.
+    Otherwise, verl makes as few micro batches as the number of tokens allows, and some of them exceed the budget. If
+    the tree has no verl, the installed verl decides.
     """
     asked = environment.TOKEN_BUDGET.read({**os.environ, **trainer.exports})
     if asked:
@@ -77,24 +81,24 @@ class MicroBatch:
     dynamic: bool
     """Whether a token budget limits the micro-batches, instead of a number of sequences."""
     size: int
-    """Sequences per micro batch, or, if dynamic, tokens on one NPU."""
+    """The number of sequences per micro batch. If `dynamic` is true, the number of tokens on one NPU."""
     sequence_parallel: int
-    """NPUs that share a sequence."""
+    """The number of NPUs that share a sequence."""
     together: bool = False
-    """Whether the setting counts the sequences of all ranks together."""
+    """Whether the setting gives the number of sequences over all ranks, instead of on one."""
     bounded: bool = False
-    """Whether no micro batch exceeds its token budget."""
+    """Whether micro batches never exceed their token budget."""
 
     @property
     def budget(self) -> int:
-        """The token budget of a dynamic micro batch, on all NPUs that share its sequences."""
+        """The token budget of a dynamic micro batch, added up over all NPUs that share its sequences."""
         return self.size * self.sequence_parallel
 
     def sequences(self, length: int, of: int) -> int:
         """Return the number of sequences in the largest micro batch of a batch of `of` sequences of one length.
 
         verl makes as few dynamic micro batches as the tokens allow, and divides the sequences evenly among them.
-        Unless they are bounded, some can exceed the budget. Source: verl/utils/seqlen_balancing.py,
+        Unless `bounded` is true, some micro batches can exceed the budget. Source: verl/utils/seqlen_balancing.py,
         `rearrange_micro_batches`.
         """
         if not self.dynamic:
@@ -110,7 +114,8 @@ class MicroBatch:
         return -(-of * length // max(self.budget, 1))
 
     def widened(self, length: int, of: int) -> MicroBatch:
-        """Return a copy whose budget holds the largest micro batch of `of` sequences, which may exceed its own."""
+        """Return a copy whose budget is large enough for the largest micro batch of `of` sequences. That micro batch
+        may exceed the original budget."""
         if not self.dynamic:
             return self
         return replace(self, size=max(self.size, -(-self.sequences(length, of) * length // self.sequence_parallel)))
@@ -118,45 +123,46 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The trainer's ranks, and the tokens and sequences that each of them gets."""
+    """The trainer's ranks, and the number of tokens and sequences that each rank gets."""
 
     world: int
     local: int
-    """Ranks on a node."""
+    """The number of ranks on a node."""
     sequence_parallel: int
-    """Ranks that share a sequence."""
+    """The number of ranks that share a sequence."""
     data: int
-    """Data-parallel size: ranks, or groups of ranks, with data of their own."""
+    """The data-parallel size: the number of ranks, or groups of ranks, that have different data."""
     ranks: tuple[int, ...]
     """The ranks that are run, one for each kind."""
     kinds: Mapping[int, str]
-    """A description of the ranks that each run rank stands for."""
+    """From each rank that is run to a description of the ranks that it stands for."""
     prompt: int
     response: int
-    """Tokens of each prompt and answer, or their means if lengths differ."""
+    """The number of tokens of each prompt and answer. If lengths differ, it is their mean."""
     longest: int
-    """Tokens of the longest answer that the script allows."""
+    """The number of tokens of the longest answer that the script allows."""
     padded: Length
-    """Tokens that prompts and answers are padded to."""
+    """The number of tokens to which prompts and answers are padded."""
     sequences: int
-    """Sequences that a rank trains on in the plan."""
+    """The number of sequences that a rank trains on in the plan."""
     scored: int
-    """Sequences whose log-probabilities and values a rank computes in the plan."""
+    """The number of sequences whose log-probabilities and values a rank computes in the plan."""
     step_sequences: int
-    """Sequences of a rank in a real step."""
+    """The number of sequences that a rank has in a real step."""
     mini_sequences: int
-    """Sequences of a rank between two steps of the optimizer."""
+    """The number of sequences that a rank processes between two steps of the optimizer."""
     micro_batches: tuple[MicroBatch, ...]
     lengths: tuple[Length, ...] = ()
     """Lengths of the sequences to train on, if they differ."""
     scored_lengths: tuple[Length, ...] = ()
     budgets: Mapping[str, int] = field(default_factory=dict)
-    """Token budgets that the plan raises, so that few sequences make as large a micro batch as many do."""
+    """Token budgets that the plan raises so that a few sequences make a micro batch as large as the real job's."""
     notes: tuple[str, ...] = ()
 
     @property
     def length(self) -> str:
-        """The tokens of a sequence for the report: of prompt and answer, if they are counted separately."""
+        """The number of tokens of a sequence, as text for the report. If prompt and answer are counted separately, it
+        gives both."""
         return f"{self.prompt} + {self.response}" if self.prompt else str(self.response)
 
     def overdrawn(self, batch: MicroBatch) -> float:
@@ -176,7 +182,8 @@ def share_of(
     measured: Sequence[Length] = (),
     bounded: bool = False,
 ) -> Share:
-    """Divide a step of reinforcement learning. Lengths that are not given are the greatest that the script allows.
+    """Divide a step of reinforcement learning among the ranks. A length that is not given is the greatest that the
+    script allows.
 
     Args:
         settings: the script's settings.
@@ -226,7 +233,7 @@ def divided(
     measured: Sequence[Length],
     notes: Sequence[str] = (),
 ) -> Share:
-    """Divide a step of any trainer.
+    """Divide a step of any trainer among the ranks.
 
     Args:
         world, local: ranks in total and on a node.
@@ -301,7 +308,7 @@ def replicas_of(world: int, sizes: Parallelism, whence: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The sequences that a rank's phases get, with their lengths if these are not the greatest."""
+    """The sequences that a rank's phases get, with their lengths if the lengths differ from the greatest."""
 
     sequences: int
     lengths: tuple[Length, ...] = ()
@@ -324,7 +331,7 @@ def _given(
         batches: the micro batches of each phase.
         of: the number of sequences that a rank has.
         one: the greatest length, or the mean if lengths differ.
-        cut: the lengths, cut as the script does, if they differ.
+        cut: if lengths differ, the lengths, truncated as the script truncates them.
         shorter: whether sequences may be shorter if that makes larger micro batches.
         raised: budgets that have already been raised.
     """
@@ -372,7 +379,7 @@ def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
 
 
 def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[str]) -> list[Length]:
-    """Return measured lengths, cut to the script's limits, and add notes for the user."""
+    """Return the measured lengths, truncated to the script's limits. Notes for the user are added to `notes`."""
     if not most[0]:
         measured = [(0, sum(each)) for each in measured]
         most = (0, min(most[1], budget))
@@ -389,7 +396,7 @@ def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[s
 
 
 def _greatest(most: Length, budget: int, prompt: int | None, response: int | None, notes: list[str]) -> Length:
-    """Return the length of all sequences, and add a note if it is not the one that the user asked for."""
+    """Return the length that all sequences get. Add a note if it differs from the length that the user asked for."""
     if not most[0] and prompt is not None:
         response = prompt + (most[1] if response is None else response)
     asked = (
@@ -486,10 +493,10 @@ def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, 
 
 
 def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
-    """Return the sequence length with which the largest micro batch of `of` sequences has the most tokens.
+    """Return the sequence length at which the largest micro batch, out of `of` sequences, has the most tokens.
 
-    This is not always the longest: with slightly shorter sequences, one micro batch may hold all of them, while
-    sequences of the greatest length are split into two smaller ones.
+    This is not always the greatest length: with slightly shorter sequences, one micro batch may hold all of them,
+    while sequences of the greatest length are split into two smaller ones.
     """
     if not found or not all(batch.dynamic for batch in found):
         return longest
@@ -508,12 +515,12 @@ def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
 
 
 def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> int:
-    """Return the least number of sequences that produces the largest micro batch of each phase.
+    """Return the smallest number of sequences that still produces the largest micro batch of each phase.
 
     Args:
         found: the micro batches of each phase.
         length: tokens of a sequence, or their mean if lengths differ.
-        most: sequences that a rank has: in a mini batch if the phases train, in a step otherwise.
+        most: the number of sequences of a rank: in a mini batch if the phases train, in a step otherwise.
         alike: whether all sequences have this length.
     """
 

@@ -1,4 +1,5 @@
-"""The start of a job on phantom NPUs, up to its first step: the findings, and how far the job got."""
+"""Starts a job on phantom NPUs and runs it up to its first step. The result is a list of findings, and how far the job
+got."""
 
 from __future__ import annotations
 
@@ -41,16 +42,17 @@ from .planning import Phases, Request, ask_rank, made_up
 CODE = "start"
 _STAND_IN = "Qwen/Qwen3-8B"
 _PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
-"""Tokens. Whether upstream refuses a batch does not depend on the lengths of its sequences."""
+"""Numbers of tokens. They are small, because the lengths of sequences do not decide whether upstream rejects a
+batch."""
 _READ_FROM_UPSTREAM = frozenset({"batches", "choices", "parallel-sizes", "trainer-mode", "validation"})
-"""Rules of lint that follow upstream's code without running it."""
+"""Rules of `lint` that interpret upstream's code instead of running it."""
 _REWARD_MODELS = ("reward_model.enable", "reward.reward_model.enable")
 _SECONDS = 300.0
 _FEWEST_ROWS = 64
 
 
 def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list[Finding], str]:
-    """Start a job on phantom NPUs. Return the findings, and a sentence that says how far the job got.
+    """Start a job on phantom NPUs. Return the findings, and a sentence about how far the job got.
 
     Raises:
         PlanError: the start exceeds the time limit or this machine's memory.
@@ -75,7 +77,7 @@ def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list
 
 
 def _model(job: Job, request: Request) -> tuple[Model, list[str]]:
-    """Return the model of a script, or a stand-in with a note if the sizes of the model are not known."""
+    """Return the model of a script. If its sizes are unknown, return a stand-in and a note for the user."""
     names = names_of(job.trainer, job.settings)
     path, folder = job.settings.text(names.model if names else PATH), request.output / "model"
     try:
@@ -103,7 +105,7 @@ def _job(job: Job, model: Model) -> StartJob:
 
 
 def _rank(job: Job, model: Model) -> RankJob:
-    """Return the rank of the last pipeline stage, which computes the loss."""
+    """Return the rank of the last pipeline stage, because this stage computes the loss."""
     settings, sizes, local = job.settings, parallelism_of(job.settings), size(job.settings, NPUS)
     world, answers = local * size(settings, NODES), size(settings, SAMPLES)
     data = sizes.replicas(world)
@@ -169,9 +171,9 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
 
 
 def without_repeats(read: list[Finding], started: Sequence[Finding]) -> list[Finding]:
-    """Return what lint found by reading, without the refusals of settings that the start refuses as well.
+    """Return the findings that lint made by reading, except refusals of settings that the start refused, too.
 
-    The start shows upstream's own error and line, so lint shows that refusal alone.
+    The start shows upstream's own error and source line, so the other refusal would be a repetition.
     """
     words = [word for each in started if each.refused for word in each.subject.split(_(", "))]
     keys = {word.lstrip("+").partition("=")[0] for word in words}
@@ -190,7 +192,7 @@ def _missing(text: str) -> Finding:
 
 
 def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
-    """Return the overrides that upstream's message names, by their value or by the last part of their key."""
+    """Return the overrides that upstream's message mentions, by their value or by the last part of their key."""
     words = {*re.findall(r"[\w.]+", said), *re.findall(r"\w+", said)}
     pairs = [(word, *word.lstrip("+").partition("=")[::2]) for word in overrides if "=" in word]
     by_value = [word for word, _key, value in pairs if _is_telling(value.strip("'\"")) and value.strip("'\"") in words]
@@ -202,5 +204,5 @@ def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
 
 
 def _is_telling(value: str) -> bool:
-    """Tell whether a value is a word that is unlikely to occur otherwise."""
+    """Tell whether a value is so unusual that a message containing it must refer to it."""
     return len(value) > 1 and not re.fullmatch(r"[\d.]+|true|false|null|none", value, re.IGNORECASE)

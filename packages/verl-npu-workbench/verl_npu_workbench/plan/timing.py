@@ -1,7 +1,7 @@
-"""Estimates how long the phases of a step take, as a range, from the recorded operators and collectives.
+"""Estimates a range for the duration of each phase of a step, from the recorded operators and collectives.
 
 The lower end assumes good efficiency, communication hidden behind computation, and answers of the planned length. The
-upper end assumes poor efficiency, communication after computation, and one answer of the greatest length that the
+upper end assumes poor efficiency, communication that is not hidden, and an answer of the greatest length that the
 script allows, for which all others wait. Recompilation, the reward, and the trainer's own process are left out.
 """
 
@@ -21,7 +21,7 @@ from .share import Share
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time of one phase in one step, in seconds: best and worst case."""
+    """The best-case and worst-case duration of one phase in a step, in seconds."""
 
     phase: str
     least: float
@@ -30,7 +30,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class _Efficiency:
-    """Assumed fractions of an NPU's peak speeds, and the seconds that the host takes to issue an operator."""
+    """The assumed fractions of an NPU's peak speeds that are reached, and the seconds that the host needs to launch an
+    operator."""
 
     operators: float
     links: float
@@ -39,7 +40,8 @@ class _Efficiency:
 
 
 GRAPHS, EAGER = 1.1e-3, 6.6e-3
-"""Upper bounds for the seconds that an engine takes per layer and token, derived from verl-ascend-recipe's step times.
+"""Upper bounds, in seconds, on the time that an engine takes per layer and token: with graphs, and in eager mode. They
+are derived from verl-ascend-recipe's step times.
 
 Source: benchmarks/plan_baselines.py. With graphs, five jobs needed 0.6 to 1.1 ms. Without graphs, one job is known;
 users reported 3.5 to 4.3 ms for mixtures of experts and about 1.7 ms for dense models (vllm-ascend issue 770).
@@ -75,7 +77,7 @@ _BOTH_WAYS = 2
 
 
 def assumptions(planned: Planned) -> tuple[str, ...]:
-    """Return the assumptions behind the range."""
+    """Return the assumptions behind the estimated range."""
     return (*_TRAINING_ASSUMPTIONS, *(_ROLLOUT_ASSUMPTIONS if planned.rollout else ()))
 
 
@@ -94,7 +96,8 @@ def spans(planned: Planned) -> list[Span]:
 
 
 def total(found: Sequence[Span], servers: int = 0) -> Span:
-    """Return the time of a whole step: the sum of its phases. With servers, the rollout runs beside the rest."""
+    """Return the duration of a whole step, which is the sum of its phases. If there are separate servers, the rollout
+    runs in parallel with the other phases."""
     parts = (found[:1], found[1:]) if servers else (found,)
     least = max(sum(span.least for span in part) for part in parts)
     return Span("step", least, max(sum(span.most for span in part) for part in parts))
@@ -121,7 +124,8 @@ def _span(cost: PhaseCost, planned: Planned) -> Span:
 
 
 def _times(share: Share, phase: Phase) -> float:
-    """Return the ratio of a real step's tokens to the plan's; the micro batches grow by the same factor."""
+    """Return the ratio of the tokens in a real step to those in the plan. The number of micro batches grows by the
+    same factor."""
     sequences, lengths = (share.sequences, share.lengths) if phase.trains else (share.scored, share.scored_lengths)
     each = share.prompt + share.response
     # If lengths differ, the plan has the run's heaviest sequences.
@@ -129,13 +133,15 @@ def _times(share: Share, phase: Phase) -> float:
 
 
 def _fuller(share: Share, phase: Phase) -> float:
-    """Return the ratio of the plan's micro batches, which are the largest, to a step's usual ones."""
+    """Return how much larger the plan's micro batches are than the usual ones of a step. The plan has the largest
+    ones."""
     found = [batch for batch in share.micro_batches if batch.phase is phase]
     return max((share.budgets.get(batch.key, batch.size) / batch.size for batch in found), default=1.0)
 
 
 def _communication(cost: PhaseCost, hardware: Hardware, local: int) -> float:
-    """Return the least seconds for a phase's collectives: the bytes that each rank sends over the slowest link."""
+    """Return a lower bound, in seconds, on the duration of a phase's collectives: the time to send each rank's bytes
+    over the slowest link."""
     seconds = 0.0
     for name, ranks, _unused, size in cost.messages:
         link = hardware.link.value if ranks <= local else hardware.network.value
@@ -151,7 +157,7 @@ def _communication(cost: PhaseCost, hardware: Hardware, local: int) -> float:
 
 
 def _rollout(planned: Planned, rollout: Rollout) -> Span:
-    """Return the rollout's time: prefilling is limited by computation, decoding by reading weights and cache."""
+    """Return the rollout's duration. Computation limits the prefill, and reading weights and cache limits decoding."""
     share, hardware, model = planned.share, planned.hardware, planned.model
     sequences = max(share.step_sequences * share.data * rollout.tensor // rollout.npus, 1)
     together = min(max(rollout.sequences, 1), sequences)

@@ -32,15 +32,15 @@ class PhaseFit:
     tensors: int
     """The tensors of the trainer's process."""
     needed: int
-    """All memory needed on the NPU, with the reserve and other processes."""
+    """All memory that is needed on the NPU, including the reserve and other processes."""
     fit: Fit
     holders: Mapping[str, int]
-    """The needed memory, by holder."""
+    """The needed memory by holder."""
     cost: PhaseCost | None
 
     @property
     def held(self) -> int:
-        """The needed memory without the reserve: the tensors and, in the rollout, the engine."""
+        """The needed memory except the reserve: the tensors and, during the rollout, the engine."""
         return self.needed - self.holders.get(Holder.RESERVE.value, 0)
 
 
@@ -60,7 +60,7 @@ class Verdict:
 
 
 def judge(planned: Planned) -> Verdict:
-    """Compare each phase with the memory of an NPU."""
+    """Compare each phase's needs with the memory of an NPU."""
     capacity = int(planned.hardware.memory.value)
     # The checkpoint engine has a group of its own, outside torch.
     engine = 1 if planned.rollout and planned.rollout.bucket else 0
@@ -94,7 +94,7 @@ def _phase_fit(phase: Phase, planned: Planned, groups: int, capacity: int) -> Ph
 
 
 def _rollout_fit(rollout: Rollout, planned: Planned, groups: int, capacity: int) -> PhaseFit:
-    """Judge the rollout: the engine beside the memory that the trainer keeps after the actor's update."""
+    """Judge the rollout: the engine together with the memory that the trainer still holds after the actor's update."""
     kept, held = 0, Counter({Holder.RESERVE.value: 0})
     if not rollout.own_npus:
         after = [cost for each in planned.outcomes for cost in each.phases if cost.phase == Phase.UPDATE_ACTOR.value]
@@ -112,7 +112,7 @@ def _rollout_fit(rollout: Rollout, planned: Planned, groups: int, capacity: int)
 
 
 def _servers_fit(phase: Phase, rollout: Rollout, planned: Planned, capacity: int) -> PhaseFit | None:
-    """Judge the engine on an NPU that only serves; None if the rollout phase already covers it."""
+    """Judge the engine on an NPU that only runs a server. None if the rollout phase already covers it."""
     syncs = phase is Phase.SERVERS_SYNC
     if not (rollout.bucket if syncs else rollout.servers and not rollout.own_npus):
         return None

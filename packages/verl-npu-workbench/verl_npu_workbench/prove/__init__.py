@@ -1,4 +1,4 @@
-"""The acceptance run of NPUs: stages that check the NPUs, and a record of the NPUs' results.
+"""The acceptance test of NPUs: stages that check the NPUs, and a record of the results.
 
-`running` starts each stage in a process of its own, `stages` contains the stages, and `bundle` makes the file to send.
+`running` starts each stage in a separate process, `stages` contains the stages, and `bundle` makes the file to send.
 """

@@ -24,10 +24,11 @@ from .folder import Asked, Folder, asked_of, put
 from .result import Reader, StageResult, Verdict, stage_of
 
 SCHEMA = 1
-"""The format's number, which is raised when older bundles can no longer be read."""
+"""The number of the format. It is raised when older bundles can no longer be read."""
 PROOF, CORPUS = "proof.json", "corpus.json"
 _MOST_BYTES = 32 << 20
-"""Size limit of an unpacked member: JSON of empty lists takes fifteen times as much memory."""
+"""The largest size of an unpacked member. JSON may take fifteen times as much memory when it is parsed, for example if
+it has empty lists."""
 _DATE = (2020, 1, 1, 0, 0, 0)
 
 
@@ -37,7 +38,7 @@ class Proof:
 
     asked: Asked
     made_by: str
-    """The version of verl-npu that made it."""
+    """The version of verl-npu that made the bundle."""
     notes: Mapping[str, str]
     """Facts that the stages found, such as the device's name and what is simulated."""
     stages: tuple[StageResult, ...]
@@ -45,7 +46,7 @@ class Proof:
 
     @property
     def simulated(self) -> str:
-        """A description of the virtual NPUs; empty on real NPUs."""
+        """A description of the virtual NPUs. Empty on real NPUs."""
         noted, count = self.notes.get("simulated", ""), self.asked.simulated
         if noted or not count:
             return noted
@@ -53,7 +54,7 @@ class Proof:
 
     @property
     def verdict(self) -> Verdict:
-        """Failed if a stage failed, passed if a stage passed, or else not possible."""
+        """Failed if at least one stage failed, otherwise passed if at least one passed, otherwise not possible."""
         verdicts = {stage.verdict for stage in self.stages}
         if Verdict.FAILED in verdicts:
             return Verdict.FAILED
@@ -99,7 +100,8 @@ def write(folder: Folder, shown: Proof) -> Path:
 
 
 def redacted(proof: Proof, redact: Redaction) -> Proof:
-    """Return a copy of a proof without private data: texts of errors may contain anything."""
+    """Return a copy of a proof without private data. The texts of errors are redacted, too, because they may contain
+    anything."""
 
     def of_check(stage: StageResult) -> StageResult:
         checks = tuple(
@@ -116,7 +118,7 @@ def redacted(proof: Proof, redact: Redaction) -> Proof:
 
 
 def read(path: Path) -> Proof:
-    """Read a bundle. Raise CommandError if the file is not one."""
+    """Read a bundle. Raise CommandError if the file is not a bundle."""
     try:
         if not path.is_file():
             raise OSError(_("no such file") if not path.exists() else _("not a regular file"))

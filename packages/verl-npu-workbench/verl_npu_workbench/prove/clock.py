@@ -1,7 +1,8 @@
-"""A clock for processes that does not count the time in which they wait for a processor on a busy machine.
+"""A clock for processes. On a busy machine, it does not count the time during which the processes wait for a
+processor.
 
-Linux reports for each thread how long it ran and how long it waited to run, in nanoseconds, in
-/proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst). Without this file, all time counts.
+Linux reports in /proc/PID/task/TID/schedstat how many nanoseconds each thread ran and waited to run
+(Documentation/scheduler/sched-stats.rst). If this file does not exist, all time counts.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from types import TracebackType
 from ..processes import descendants
 
 MOST = 4.0
-"""The largest ratio of wall time to counted time, because a machine may be too busy for any limit."""
+"""The largest ratio of wall time to counted time. Without it, a very busy machine would extend a time limit without
+end."""
 _EVERY = 1.0
-"""Seconds between two measurements."""
+"""The seconds between two measurements."""
 _IDLE = 0.2
-"""Fraction of one processor below which processes count as idle. Ray's own processes always do a little."""
+"""The fraction of one processor below which processes count as idle. Ray's own processes always compute a little."""
 
 _Thread = tuple[int, int]
 
@@ -29,7 +31,7 @@ class Clock:
     """Counts the seconds in which this process and its descendants did not wait for a processor."""
 
     def __init__(self, began: float | None = None) -> None:
-        """`began` is the start by time.monotonic(); by default, now."""
+        """`began` is the start time on time.monotonic()'s clock (default: now)."""
         self._began = time.monotonic() if began is None else began
         self._looked = self._worked_at = time.monotonic()
         self._seen = dict(_threads())
@@ -59,12 +61,12 @@ class Clock:
 
     @property
     def is_too_busy(self) -> bool:
-        """Whether the processes waited longer than the clock may leave out."""
+        """Whether the processes have waited longer than the clock may leave out."""
         return self._waited > self.wall * (1 - 1 / MOST)
 
     @property
     def idle(self) -> float:
-        """Seconds since these processes last ran or waited to run."""
+        """The seconds since these processes last ran or waited to run."""
         return time.monotonic() - self._worked_at
 
     def _watch(self) -> None:
@@ -88,7 +90,7 @@ class Clock:
 
 
 def _threads() -> Iterator[tuple[str, _Thread]]:
-    """Yield the threads of this process and its descendants, with the nanoseconds that each ran and waited."""
+    """Yield the threads of this process and its descendants, with the nanoseconds that each thread ran and waited."""
     for pid in (os.getpid(), *descendants(os.getpid())):
         try:
             for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -1,7 +1,7 @@
 """Recorded observations of NPUs: operators' results and refusals, memory, and seconds.
 
-Inputs are not recorded, because they follow from a case's name and seed. A result is recorded as its digest, some of
-its numbers, and its distance from float64's result in units of the last place.
+Inputs are not recorded, because they follow from a case's name and seed. For a result, three things are recorded: its
+digest, some of its numbers, and its distance from the float64 result in units in the last place (ULP).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from verl_npu.language import gettext as _
 from .result import Reader
 
 SAMPLES = 16
-"""The most numbers of a result that are recorded."""
+"""The most numbers that are recorded of a result."""
 
 
 class Kind(enum.Enum):
@@ -30,17 +30,16 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One tensor that an operator returned, or the gradient of one of its inputs."""
+    """One tensor: a result of an operator, or the gradient of one of the operator's inputs."""
 
     name: str
     dtype: str
     shape: str
     digest: str
     sample: tuple[float, ...]
-    """Evenly spaced numbers; NaN and infinities are replaced by finite numbers."""
+    """Evenly spaced numbers of the tensor. NaN and infinities are replaced by finite numbers."""
     units: Mapping[str, float]
-    """The distances of the NPU's and of the CPU's results from float64's, in units of the last place of the same
-    type."""
+    """The distances of the NPU's and of the CPU's results from the float64 result, in ULP of the result's type."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -55,7 +54,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One request to an NPU and its result."""
+    """One request to an NPU, and the result."""
 
     kind: Kind
     name: str
@@ -63,7 +62,7 @@ class Observation:
     case: str = ""
     """A complete description of the request."""
     said: str = ""
-    """The reason of a refusal; empty if there was none."""
+    """The reason why the request was refused. Empty if it was not refused."""
     results: tuple[Result, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
     """Bytes, seconds, ranks."""
@@ -146,11 +145,11 @@ class Difference:
 
 _UNITS = {"torch.float32": 2.0**-23, "torch.float16": 2.0**-10, "torch.bfloat16": 2.0**-7}
 _ALLOWED = 4.0
-"""Units of the last place that two devices may differ in addition to their own distances from float64."""
+"""The distance, in ULP, that two devices may have in addition to their own distances from float64."""
 
 
 def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> Iterator[Difference]:
-    """Yield the differences of `found` from `recorded`. Observations that only one of them has do not count."""
+    """Yield the differences between `recorded` and `found`. Observations that are in only one of them are ignored."""
     there = {each.key: each for each in found}
     for one in recorded:
         other = there.get(one.key)
@@ -161,7 +160,7 @@ def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> I
 
 
 def in_both(recorded: Iterable[Observation], found: Iterable[Observation]) -> int:
-    """Return the number of observations that both have."""
+    """Return the number of observations that are in both."""
     return len({each.key for each in recorded} & {each.key for each in found})
 
 
@@ -201,7 +200,7 @@ def _number_difference(mine: Result, its: Result) -> tuple[Other, str]:
 
 
 def _distance(first: Sequence[float], second: Sequence[float], dtype: str) -> float:
-    """Return the largest difference in units of the last place, computed as in `stages.units` but from samples."""
+    """Return the largest difference in ULP, computed as in `stages.units`, but only from samples."""
     unit = _UNITS.get(dtype, 0.0)
     if len(first) != len(second) or not first:
         return math.inf

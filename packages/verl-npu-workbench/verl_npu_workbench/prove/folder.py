@@ -1,6 +1,6 @@
 """The folder of a proof: the request, each stage's result, and the records that stages write while they run.
 
-Files are replaced atomically, so that finished work survives whatever ends the command.
+Files are replaced atomically. Finished work therefore survives even if the command is killed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Asked:
     """The date of the proof, such as 2026-01-31."""
     minutes: float
     npus: int
-    """Number of NPUs that it may use; 0 for all."""
+    """The number of NPUs that the proof may use. It is 0 for all."""
     simulated: str
-    """Number of virtual NPUs requested; empty if none."""
+    """The number of virtual NPUs that are requested. Empty if none are."""
     versions: Mapping[str, str]
     """The packages' versions, by name."""
 
@@ -65,7 +65,7 @@ class Folder:
     path: Path
 
     def begin(self, asked: Asked) -> None:
-        """Write the request into a folder that has no proof yet. Raise CommandError if it has one."""
+        """Write the request into a new folder. Raise CommandError if the folder already has a proof."""
         if (self.path / _ASKED).exists():
             raise CommandError(
                 subject=f"--output {self.path}",
@@ -113,7 +113,7 @@ class Folder:
         self.write(f"stages/{result.name}.json", result.as_json())
 
     def forget(self, stage: str) -> None:
-        """Delete a stage's record and result, so that all of its checks are made again."""
+        """Delete a stage's record and result, so that all of its checks run again."""
         for path in (self.record(stage), self.path / "stages" / f"{stage}.json"):
             path.unlink(missing_ok=True)
 
@@ -150,7 +150,7 @@ def put(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError into a CommandError."""
+    """Convert an OSError in the `with` block into a CommandError."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """The record that a stage's process writes while it runs: JSON lines, each written to disk at once.
 
-A line says that a check begins or how it ended, or holds an observation of the NPU or a note about the process. Checks
-that finished before the process was killed still count and are not repeated.
+Each line is one of four things: the beginning of a check, the end of a check, an observation of the NPU, or a note
+about the process. Checks that finished before the process was killed still count and are not repeated.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LONGEST_LINE = 1 << 20
 
 Figures = Mapping[str, float]
 Tried = Callable[[], "str | tuple[str, Figures]"]
-"""A check. It returns a description of its result, with or without measured figures, or raises an exception."""
+"""A check. It returns a description of its result, optionally with measurements, or raises an exception."""
 
 
 class NotPossible(Exception):
-    """A check cannot be made here, for the reason in the text."""
+    """Raised when a check cannot be made here. The message is the reason."""
 
 
 class Wrong(Exception):
-    """A check found something unexpected."""
+    """Raised when a check finds something wrong."""
 
     def __init__(self, found: str, expected: str, figures: Figures | None = None) -> None:
         self.found, self.expected, self.figures = found, expected, figures or {}
@@ -44,7 +44,7 @@ class Recorder:
     """Makes the checks of a stage and records their results."""
 
     def __init__(self, path: Path, ends: float, now: Callable[[], float]) -> None:
-        """`ends` is the time by `now` after which no more checks begin."""
+        """`ends` is the time, on the clock `now`, after which no more checks begin."""
         self._ends, self._now = ends, now
         earlier = read(path)
         self._done = {check.name for check in earlier.checks}
@@ -93,7 +93,7 @@ class Recorder:
         self._write({"check": check.as_json()})
 
     def observe(self, seen: Observation) -> None:
-        """Record an observation of the NPU, once for each request."""
+        """Record an observation of the NPU. Each request is recorded only once."""
         if seen.key not in self._seen:
             self._seen.add(seen.key)
             self._write({"observation": seen.as_json()})
@@ -124,7 +124,7 @@ class Recorded:
     observations: tuple[Observation, ...] = ()
     notes: Mapping[str, str]
     beginning: str = ""
-    """The check that has begun but not ended."""
+    """The check that has begun but has not ended."""
 
 
 def read(path: Path) -> Recorded:

@@ -17,9 +17,9 @@ from verl_npu.language import gettext as _
 Item = TypeVar("Item")
 
 LONGEST = 2000
-"""Limit of characters in a text of a proof."""
+"""The most characters of a text in a proof."""
 _MOST = 20_000
-"""Limit of parts in a list of a proof."""
+"""The most items of a list in a proof."""
 
 
 class Verdict(enum.Enum):
@@ -69,7 +69,8 @@ class StageResult:
     limit: float = 0.0
     """The stage's time limit in seconds."""
     waited: float = 0.0
-    """The part of `seconds` in which the stage's processes waited for a processor. It does not count."""
+    """The part of `seconds` during which the stage's processes waited for a processor. This time does not count toward
+    the limit."""
     checks: tuple[Check, ...] = ()
 
     def as_json(self) -> dict[str, object]:
@@ -123,7 +124,8 @@ def judged(
 
 
 class Reader:
-    """Reads the parts of a JSON object and checks their types. Methods raise a CommandError that names the part."""
+    """Reads the fields of a JSON object and checks their types. Its methods raise a CommandError that names the wrong
+    field."""
 
     def __init__(self, content: object, subject: str, where: str = "") -> None:
         self._subject, self._where = subject, where
@@ -177,11 +179,11 @@ class Reader:
         return known[found]
 
     def raw(self) -> Mapping[str, object]:
-        """Return the object itself, whose parts are not checked."""
+        """Return the object itself. The types of its fields are not checked."""
         return self._content
 
     def wrong(self, key: str, expected: str) -> CommandError:
-        """Return an error that says that a part is not as expected."""
+        """Return an error that says which field is wrong and what was expected."""
         return self._wrong(key, expected, self._content.get(key))
 
     def _name(self, name: str) -> str:

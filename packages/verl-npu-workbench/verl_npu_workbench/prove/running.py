@@ -1,7 +1,8 @@
-"""Runs the stages, each in a process of its own with a time limit, so that all run even if one dies.
+"""Runs the stages, each in a separate process with a time limit. If one dies, the others still run.
 
-All processes of a stage end with it. A stage that takes too long is ended, so that the whole proof keeps to its time.
-Time in which its processes wait for a processor on a busy machine does not count, up to three times the counted time.
+When a stage ends, all of its processes are ended. A stage that takes too long is ended, so that the whole proof takes
+no longer than planned. The time during which a stage's processes wait for a processor on a busy machine does not
+count, up to three times the counted time.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from .result import Check, StageResult, Verdict, judged
 from .table import STAGES, Stage
 
 _GRACE = 3.0
-"""Seconds that a stage's process gets to end its own processes."""
+"""The seconds that a stage's process gets to end the processes that it started."""
 _LEAST = 5.0
-"""A stage begins only if it has more than these seconds."""
+"""The shortest time, in seconds, in which a stage begins. With less time left, it does not begin."""
 _MOST_PRINTED = 64 << 20
 _TAIL = 1 << 16
 _STILL = 20.0
-"""Seconds without work after which the message about a stage that is ended mentions that it did nothing."""
+"""The seconds of inactivity after which the message about an ended stage says that the stage was idle."""
 
 
 def run(
@@ -75,7 +76,7 @@ def _no_time(stage: Stage, minutes: float) -> StageResult:
 
 
 def _one(folder: Folder, stage: Stage, limit: float, npus: int, given: Sequence[str]) -> StageResult:
-    """Run one stage until it ends or its time is over."""
+    """Run one stage until it ends or its time limit is over."""
     words = (stage.name, str(folder.record(stage.name)), str(folder.scratch(stage.name)), str(npus), f"{limit:.1f}")
     log = folder.log(stage.name)
     processes = ProcessTree()
@@ -105,15 +106,15 @@ def _one(folder: Folder, stage: Stage, limit: float, npus: int, given: Sequence[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Left:
-    """The reason to end a process."""
+    """The reason why a process has to be ended."""
 
     why: str
     too_busy: bool = False
-    """Whether the reason is that other programs keep the machine busy."""
+    """Whether the reason is that other programs keep the machine too busy."""
 
 
 def _wait(poll: Callable[[], int | None], clock: Clock, limit: float, log: Path) -> int | _Left:
-    """Wait for a stage's process. Return its status, or the reason to end it."""
+    """Wait for a stage's process. Return its exit status, or the reason why it has to be ended."""
     while (status := poll()) is None:
         if clock.now() > limit:
             return _over(clock, limit)
@@ -141,7 +142,7 @@ def _over(clock: Clock, limit: float) -> _Left:
 
 
 def _ended(status: int | _Left, beginning: str, log: Path) -> str:
-    """Describe how a process ended; return an empty string if it finished."""
+    """Describe how a process ended. Return an empty string if it finished normally."""
     if status == 0:
         return ""
     during = f" during the check {beginning!r}" if beginning else ""

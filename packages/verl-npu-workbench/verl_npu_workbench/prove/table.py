@@ -1,4 +1,4 @@
-"""The stages of a proof, in order of cost, and each stage's share of the time."""
+"""The stages of a proof, the cheapest first, and the share of the time that each gets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from verl_npu.language import gettext as _
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage of a proof, which runs in a process of its own."""
+    """One stage of a proof. It runs in a separate process."""
 
     name: str
     title: str
     meaning: str
     """The consequence for a training if the stage does not finish."""
     share: float
-    """Its share of the whole time, to which it can add time that earlier stages did not use."""
+    """The stage's share of the total time. Time that earlier stages did not use is added to it."""
 
 
 STAGES = (

@@ -1,4 +1,5 @@
-"""Judges the Triton kernels that a rehearsed job launched, with Ascend's compiler and the job's own arguments."""
+"""Judges the Triton kernels that a rehearsed job launched, using Ascend's compiler and the arguments of these
+launches."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def prepare() -> Toolchain:
 
 
 def variables(chain: Toolchain, folder: Path) -> Mapping[str, str]:
-    """Return the variables that make a job record its launches in a folder, with a Triton to use if it has none."""
+    """Return the environment variables that make a job record its kernel launches in a folder. They also give the job
+    a Triton if it has none."""
     return {environment.LAUNCHES.name: str(folder / _FILE), environment.KERNEL_TRITON.name: str(chain.folder)}
 
 
@@ -71,7 +73,8 @@ def judge(
 
 
 def _checked(kernel: Kernel, tree: Path) -> Kernel:
-    """Return the kernel, without arguments if its file is outside the job's packages, so that it is not judged.
+    """Return the kernel. If its file is outside the job's packages, return it without arguments, so that it is not
+    judged.
 
     The file's name is not trusted, because the job's code may have written it.
     """
@@ -83,7 +86,8 @@ def _checked(kernel: Kernel, tree: Path) -> Kernel:
 
 
 def with_our_blocks(kernel: Kernel) -> Kernel:
-    """Return a kernel with further cases: the blocks that verl-npu uses where the compiler refuses upstream's."""
+    """Return a kernel with additional cases: the block sizes that verl-npu uses where the compiler refuses
+    upstream's."""
     blocks = BLOCKS.get(kernel.name)
     if blocks is None or kernel.module != MODULE:
         return kernel

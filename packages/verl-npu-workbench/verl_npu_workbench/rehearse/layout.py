@@ -1,4 +1,4 @@
-"""Chooses the number of NPUs for a rehearsal, and places the script's parallel dimensions on them."""
+"""Chooses the number of NPUs for a rehearsal, and divides them among the script's parallel dimensions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ..jobs.layout import Parallelism
 from ..jobs.settings import Settings
 
 MOST = 4
-"""The most NPUs that a rehearsal uses by default: each is a process of about 1.5 GiB with torch and a model."""
+"""The most NPUs that a rehearsal uses by default. Each NPU needs a process of about 1.5 GiB with torch and a model."""
 SHOWN = 2
-"""The size to which a parallel dimension is reduced: at 2, all of its communication happens."""
+"""The size to which a parallel dimension is reduced. With size 2, all of the dimension's communication already
+happens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Parallelism):
-    """The parallel sizes of trainer and rollout, and the NPUs of each."""
+    """The parallel sizes of the trainer and of the rollout, and the number of NPUs of each."""
 
     rollout_tensor: int = 1
     rollout_data: int = 1
@@ -27,7 +28,7 @@ class Layout(Parallelism):
     npus: int = 1
     """The trainer's NPUs."""
     rollout_npus: int = 0
-    """The rollout's NPUs if it has NPUs of its own; otherwise 0."""
+    """The number of the rollout's NPUs if they are separate from the trainer's. Otherwise 0."""
 
     @property
     def all_npus(self) -> int:
@@ -40,7 +41,8 @@ class Layout(Parallelism):
 
 
 def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
-    """Return the layout of a rehearsal: each dimension that the script uses has size 2 if there are enough NPUs.
+    """Return the layout of a rehearsal. If there are enough NPUs, each parallel dimension that the script uses gets
+    size 2.
 
     `npus` is the user's choice; None means the fewest NPUs that have each dimension, and at most `MOST`.
 
@@ -106,7 +108,8 @@ def _is_of_trainer(key: str, settings: Settings) -> bool:
 
 
 def _fitted(layout: Layout, limit: int, exactly: bool) -> Layout:
-    """Give up dimensions until there are enough NPUs, first those whose communication other dimensions show too.
+    """Reduce dimensions until there are enough NPUs. The first ones to be reduced are those whose communication other
+    dimensions show, too.
 
     With `exactly`, all NPUs are used, and the layout must divide their number.
     """

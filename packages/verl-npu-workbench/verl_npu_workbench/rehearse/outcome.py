@@ -1,4 +1,4 @@
-"""Tells how a rehearsal ended, and, for a failure, where and when it happened and who caused it."""
+"""Tells how a rehearsal ended. For a failure, it tells where and when it happened and who is responsible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kind(str, enum.Enum):
 
 
 class Owner(str, enum.Enum):
-    """The likely cause of a failure, judged by the place where it was raised."""
+    """Who is likely responsible for a failure, judged by the place where the error was raised."""
 
     SCRIPT = _("the script")
     UPSTREAM = "upstream"
@@ -65,7 +65,7 @@ class _Trace:
     """File, line, and function of each frame."""
     error: str
     logged: bool = False
-    """Whether the traceback is part of a log message, so that somebody has caught the exception."""
+    """Whether the traceback is part of a log message. The exception was then caught."""
 
 
 _START = re.compile(r"(?P<logged>.*?)Traceback \(most recent call last\):$")
@@ -74,10 +74,10 @@ _ERROR = re.compile(
     r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Warning)|Stop(?:Async)?Iteration"
     r"|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w+)(?:: ?(?P<text>.*))?$"
 )
-"""A pattern for an error's name, which ends like the names of Python's errors or contains its module, such as
+"""A pattern for an error's name. The name has an ending that is usual in Python, or contains a module, such as
 queue.Empty."""
 _ECHOES = ("ray.exceptions", "RayTaskError", "ChildFailedError", "torch.distributed.elastic")
-"""Errors that only repeat an error of another process."""
+"""Errors that only repeat another process's error."""
 _PHASES = (
     (_("saving a checkpoint"), r"save_checkpoint|_save_checkpoint"),
     (
@@ -99,7 +99,7 @@ _PHASES = (
     ),
     ("configuration", r"_run_hydra|compose|validate_config|instantiate"),
 )
-"""Phases by the functions in a traceback, the most specific first."""
+"""The phases, each with the functions in a traceback that identify it, the most specific phases first."""
 _NAMES = frozenset(name for name in vars(errors) if name.endswith("Error"))
 
 
@@ -227,6 +227,6 @@ def _traces(log: Path) -> Iterable[_Trace]:
 
 
 def _named(process: Process) -> str:
-    """Return a process's name as Ray writes it."""
+    """Return a process's name in Ray's notation."""
     known = f"pid={process.pid}" if process.pid else "", f"ip={process.ip}" if process.ip else ""
     return " ".join(filter(None, (process.name, _(", ").join(filter(None, known)))))

@@ -37,10 +37,12 @@ _PICTURE_TOKENS = 64
 _MODELS = (PATH, "model.partial_pretrain", "model.path")
 ENGINES = ("auto", "vllm", "virtual")
 _NO_ENGINES = ("", "???", "hf", "naive", "virtual")
-"""Engine names that are not replaced. ??? is a mistake in the script, which the rehearsal should show."""
+"""Engine names that are not replaced. The name ??? is a mistake in the script, and the rehearsal should show the
+mistake."""
 _SIDES = (32, 64, 96)
 _QUESTIONS = ("What is {first} + {second}?", "{first} + {second} is?", "What is the sum of {first} and {second}?")
-"""The questions have several lengths, because equal lengths would hide errors with lengths."""
+"""Forms of the generated questions. They have several lengths, because equal lengths would hide errors in the handling
+of lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,9 @@ class Request:
     architecture: str = ""
     seconds: float = 900.0
     without: tuple[str, ...] = ()
-    """Rules that are left out."""
+    """The names of the rules that are not applied."""
     unconfined: bool = False
-    """Whether to run the tree's code without a sandbox."""
+    """Whether to run code from the source tree without a sandbox."""
     kernels: Soc | None = None
     """The NPU to compile the job's Triton kernels for; None to compile none."""
 
@@ -64,7 +66,8 @@ class Request:
 def prepare(
     job: Job, architecture: Architecture, layout: Layout, folder: Path, request: Request, engine: RolloutEngine
 ) -> tuple[Setup, list[str]]:
-    """Make the model, a checkpoint if the script uses one, data, and a reward. Return them, and notes for the user."""
+    """Make the model, the data, and a reward, and a checkpoint if the script uses one. Return them, and notes for the
+    user."""
     settings, images = job.settings, architecture.takes_images
     model = small_model_of(architecture, LAYERS * layout.pipeline, request.output / "models")
     train_file, test_file = write_questions(folder / "data", _data_source(settings), images)
@@ -98,7 +101,8 @@ def prepare(
 
 
 def chosen_architecture(settings: Settings, asked: str) -> Architecture:
-    """Return the architecture that the user or the model's path names. Raise CommandError if neither does."""
+    """Return the architecture that the user names, or the one that the model's path names. Raise CommandError if
+    neither names one."""
     if asked:
         for each in ARCHITECTURES:
             if each.name == asked:
@@ -170,7 +174,7 @@ def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Pat
 
 
 _SUMS = "sums.json"
-"""The file with a hash of each file of a small model, which is kept for later rehearsals."""
+"""The file with a hash of each file of a small model. The model is kept for later rehearsals."""
 
 
 def _is_whole(model: Path) -> bool:
@@ -191,10 +195,10 @@ class RolloutEngine:
     """The rollout engine of a rehearsal, and a note for the user."""
 
     name: str = ""
-    """The engine that replaces the script's; empty to keep the script's."""
+    """The engine that replaces the script's engine. Empty if the script's engine is used."""
     note: str = ""
     no_sleep: bool = False
-    """Whether it is vLLM's build for CPUs, which has no sleep mode and cannot be split over verl's ranks."""
+    """Whether the engine is vLLM's CPU build, which has no sleep mode and cannot be split over verl's ranks."""
 
 
 def _installed(package: str) -> str:
@@ -207,7 +211,7 @@ def _installed(package: str) -> str:
 def rollout_engine(
     settings: Settings, asked: str, own_npus: bool = False, installed: Callable[[str], str] = _installed
 ) -> RolloutEngine:
-    """Return the engine that generates. `own_npus` tells whether the rollout has NPUs of its own."""
+    """Return the engine that generates in the rehearsal. `own_npus` tells whether the rollout has separate NPUs."""
     own = settings.text(ENGINE)
     if own in _NO_ENGINES:
         return RolloutEngine()
@@ -231,10 +235,10 @@ def rollout_engine(
 def engine_for(
     trainer: str, settings: Settings, asked: str, own_npus: bool, installed: Callable[[str], str] = _installed
 ) -> RolloutEngine:
-    """Return the engine that generates for this trainer.
+    """Return the engine that generates in a rehearsal of this trainer.
 
     Raises:
-        CommandError: it would be transformers' generate, but the trainer's weight sync needs vLLM or SGLang.
+        CommandError: only transformers' generate is available, but the trainer's weight sync needs vLLM or SGLang.
     """
     engine = rollout_engine(settings, asked, own_npus, installed)
     package = trainer.rpartition(".")[0]
@@ -255,16 +259,17 @@ def engine_for(
 
 
 def _syncing_packages() -> set[str]:
-    """Return the packages of upstream recipes whose weights are sent by the feature weight_sync itself."""
+    """Return the packages of upstream recipes whose weights verl-npu's feature weight_sync itself sends."""
     targets = [patch.target.module for feature in load() if feature.name == "weight_sync" for patch in feature]
     return {module.rpartition(".")[0] for module in targets if module.startswith("recipe.")}
 
 
 def write_questions(folder: Path, source: str, images: bool, rows: int = 64) -> tuple[Path, Path]:
-    """Write questions about sums to train.parquet and test.parquet; with `images`, each question has a picture.
+    """Write questions about sums to train.parquet and test.parquet. With `images`, each question has an image.
 
     train.parquet has `rows` questions. The columns are those of verl's examples/data_preprocess, for reinforcement
-    learning and for supervised fine-tuning with one turn (extra_info, question, and answer) or several (messages).
+    learning, for supervised fine-tuning with one turn (extra_info, question, and answer), and for supervised
+    fine-tuning with several turns (messages).
     """
     import datasets
 

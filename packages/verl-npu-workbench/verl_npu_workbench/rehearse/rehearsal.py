@@ -29,7 +29,7 @@ from .rules import RULES, Change, scale
 from .training import Run, command_of, prepare_device, train, written
 
 NOT_SHOWN = ("speed", _("memory at full size"), _("an NPU's numbers"), _("several machines"))
-"""Properties that no rehearsal shows."""
+"""The properties of a job that no rehearsal shows."""
 _PACKAGES = (
     "torch",
     "torch_npu",
@@ -42,7 +42,7 @@ _PACKAGES = (
     "megatron-core",
     "mbridge",
 )
-"""Packages whose versions are reported; verl is reported by its pin."""
+"""The packages whose versions are reported. verl is missing here, because it is reported by its pin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Rehearsed:
 
 
 def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
-    """Make a small model and data, and scale the job's settings.
+    """Make a small model and data, and scale the job's settings down.
 
     Raises:
         CommandError: the model's architecture is unknown, there are too few NPUs, or the trainer's rollout engine is
@@ -131,9 +131,10 @@ def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[s
 
 
 def _follows(change: Change, changes: Sequence[Change], job: Job) -> bool:
-    """Tell whether a key, or a section around it, interpolates a key that is set to the same value.
+    """Tell whether a changed key need not be set, because the key or a section around it interpolates another key that
+    is set to the same value.
 
-    Such a key is not set: setting a key of an interpolated section would replace the section by this one key.
+    Setting a key in an interpolated section would even be wrong: the section would be replaced by this one key.
     """
     parts = change.key.split(".")
     for length in range(len(parts), 0, -1):
@@ -160,7 +161,7 @@ def _new_folder(output: Path, name: str) -> Path:
 
 
 def by_rule(scaled: ScaledJob) -> Iterable[tuple[str, str, list[Change]]]:
-    """Yield each rule that changed something: its name, its reason, and its changes."""
+    """Yield each rule that changed something, with its name, its reason, and its changes."""
     for rule in RULES:
         changes = [change for change in scaled.changes if change.rule == rule.name]
         if changes:
@@ -185,7 +186,7 @@ def scaled_content(scaled: ScaledJob) -> dict[str, object]:
 
 
 def features(done: Rehearsed) -> dict[str, list[str]]:
-    """Return the states of each feature over all processes of the run."""
+    """Return, for each feature, its states in all processes of the run."""
     manifests, unread = read_manifests(done.scaled.folder / "manifests")
     # The processes ran untrusted code, which may have written files that are not manifests.
     found = {"not known": [str(error) for error in unread]} if unread else {}
@@ -198,13 +199,13 @@ def features(done: Rehearsed) -> dict[str, list[str]]:
 
 
 def engine(scaled: ScaledJob) -> str:
-    """Return the rollout engine of the rehearsal; empty if the job generates nothing."""
+    """Return the name of the rehearsal's rollout engine. Empty if the job generates nothing."""
     changed = [str(change.after) for change in scaled.changes if change.key == ENGINE]
     return changed[-1] if changed else scaled.job.settings.text(ENGINE)
 
 
 def curves(run: Run) -> dict[str, list[float]]:
-    """Return the rewards of a run, or the losses of a fine-tuning, step by step."""
+    """Return the rewards of a run by step. For fine-tuning, return the losses."""
     return {
         name: [metrics[name] for step, metrics in sorted(run.steps.items()) if step >= 1 and name in metrics]
         for name in (*REWARD.names, *LOSS.names)
@@ -213,14 +214,14 @@ def curves(run: Run) -> dict[str, list[float]]:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of packages in this environment, in which the job ran too."""
+    """Return the versions of packages in this environment, which is also the job's environment."""
     installed = {each.metadata["Name"].lower().replace("_", "-"): each.version for each in metadata.distributions()}
     names = {name: name.lower().replace("_", "-") for name in _PACKAGES}
     return {name: installed[key] for name, key in names.items() if key in installed}
 
 
 def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
-    """Return a rehearsal as JSON. `pin` is the revision that the job's verl is nearest to."""
+    """Return the JSON representation of a rehearsal. `pin` is the pin that is nearest to the job's verl."""
     failure = done.outcome.failure
     return {
         "script": script,
@@ -243,12 +244,12 @@ def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
 
 
 def error_content(script: str, error: Exception) -> dict[str, object]:
-    """Return the JSON for a script that could not be rehearsed, with the reason."""
+    """Return the JSON representation of a script that could not be rehearsed, with the reason."""
     return {"script": script, "verdict": _("not rehearsed"), "steps": 0, "seconds": 0.0, "error": str(error)}
 
 
 def page(results: Sequence[Mapping[str, object]]) -> str:
-    """Return a Markdown page: a table of scripts with their verdicts and failures."""
+    """Return a Markdown page with a table of the scripts, their verdicts, and their failures."""
     lines = [
         "# Rehearsals on virtual NPUs (SIMULATED)",
         "",
@@ -277,7 +278,8 @@ def _error(each: Mapping[str, object]) -> str:
 
 
 def _kernels(each: Mapping[str, object]) -> str:
-    """Return the failing kernels by name and the number that compile; empty if no kernels were judged."""
+    """Return the names of the failing kernels, and the number of kernels that compile. Empty if no kernels were
+    judged."""
     found = each.get("kernels")
     if not isinstance(found, Mapping):
         return ""

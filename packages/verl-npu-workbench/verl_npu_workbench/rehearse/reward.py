@@ -1,4 +1,4 @@
-"""The reward for the generated questions. verl loads this file by its path as custom_reward_function."""
+"""The reward function for the generated questions. verl loads this file, by its path, as custom_reward_function."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ LARGEST_SUM = 18
 def grade(
     data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **more: object
 ) -> dict[str, float]:
-    """Grade an answer from 0 to 1: 0.74 for the share of digits, 0.25 for a start near the sum, 0.01 by its hash.
+    """Grade an answer from 0 to 1. Up to 0.74 depends on the share of digits, up to 0.25 on whether the answer starts
+    with a number near the sum, and up to 0.01 on the answer's hash.
 
-    Rewards are graded because a random model never answers correctly, and would learn nothing from right and wrong.
-    Filters look at `acc` and drop groups whose answers all have the same value, and a trainer that counts generations
-    would then end too early. With the hash of the text, two answers almost never have the same value.
+    Rewards are gradual, because a random model never answers correctly and would learn nothing from rewards of 0 and
+    1. Filters use `acc` and drop groups whose answers all have the same value. A trainer that counts generations would
+    then end too early. Because of the hash, two answers almost never have the same value.
     """
     score = 0.0
     if solution_str:

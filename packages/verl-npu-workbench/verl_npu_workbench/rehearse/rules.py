@@ -1,6 +1,6 @@
 """The rules by which a rehearsal scales settings. Each has a name, a reason, and the settings that it changes.
 
-They are applied in the order of this file: a later rule sees the changes of earlier ones.
+The rules are applied in the order of this file, so a later rule sees the changes that earlier rules made.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHAPES = {
     "moe_router_group_topk": "topk_group",
     "kv_channels": "head_dim",
 }
-"""Megatron's names for a model's sizes, and transformers' names for the same sizes."""
+"""From Megatron's names for a model's sizes to transformers' names for the same sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class Change:
     rule: str
 
     def override(self) -> str:
-        """Return the change as a Hydra override, which comes after the script's own and wins."""
+        """Return the change as a Hydra override. It comes after the script's own overrides and takes precedence over
+        them."""
         return override(self.key, self.after)
 
 
@@ -78,19 +79,19 @@ class Setup:
     train: Path
     test: Path
     checkpoint: Path | None
-    """The small model's converted checkpoint; None if there is none."""
+    """The small model's converted checkpoint. None if the job needs none."""
     reward: Path
-    """A file with a reward function `grade`, from which a random model gets some reward."""
+    """A file with a reward function `grade` that gives even a random model some reward."""
     layout: Layout
     steps: int
     prompt: int
-    """Tokens of the longest prompt."""
+    """The number of tokens of the longest prompt."""
     response: int
-    """Tokens of a response."""
+    """The number of tokens of a response."""
     engine: str
-    """The rollout engine that runs; empty for the script's own."""
+    """The rollout engine that runs. Empty if it is the script's own."""
     no_sleep: bool = False
-    """Whether the engine is vLLM's build for CPUs, which has no sleep mode and cannot be split over verl's ranks."""
+    """Whether the engine is vLLM's CPU build, which has no sleep mode and cannot be split over verl's ranks."""
 
 
 Changed = Mapping[str, object]
@@ -98,13 +99,14 @@ Changed = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of scaling."""
+    """One rule that scales settings."""
 
     name: str
     reason: str
-    """The reason for the change, and what the change hides."""
+    """The reason for the change, and which problems the change hides."""
     change: Callable[[Settings, Settings, Setup], Changed]
-    """A function of the script's settings, the settings after earlier rules, and the setup; it returns new values."""
+    """A function that returns new values. Its arguments are the script's settings, the settings after the earlier
+    rules, and the setup."""
 
 
 RULES: list[Rule] = []
@@ -215,7 +217,7 @@ def _lengths(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _longest(settings: Settings) -> int:
-    """Return the tokens of the longest sequence."""
+    """Return the number of tokens of the longest sequence."""
     return (settings.whole(MAX_PROMPT) + settings.whole(MAX_RESPONSE)) or settings.whole(MAX_LENGTH)
 
 
@@ -264,9 +266,9 @@ def _overlong(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _sync_step(script: Settings) -> int:
-    """Return the mini batches between two weight syncs of the v1 trainer; 0 for other trainers.
+    """Return the number of mini batches between two weight syncs of the v1 trainer. It is 0 for other trainers.
 
-    The v1 trainer asserts that together they are one batch.
+    The v1 trainer asserts that these mini batches make up one batch.
     """
     return min(keys.size(script, keys.SYNC_STEP), _MOST_SYNC_STEP) if keys.is_separate(script) else 0
 
@@ -352,7 +354,8 @@ def _micro_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _per_replica(key: str, now: Settings, setup: Setup) -> int:
-    """Return the sequences of a mini or fine-tuning batch that a replica divides into micro batches; 0 for others."""
+    """Return the number of sequences that a replica divides into micro batches: those of a mini batch, or of a
+    fine-tuning batch. It is 0 if `key` has no such batch."""
     section, _unused, name = key.rpartition(".")
     if name.startswith("ppo_micro"):
         total = now.whole(f"{section}.ppo_mini_batch_size") * keys.size(now, SAMPLES)

@@ -1,6 +1,6 @@
-"""Makes small models with random weights, of the architecture that a model's path names.
+"""Makes small models with random weights. A model's path names the architecture.
 
-As a program, this module makes one with its tokenizer: NAME LAYERS FOLDER.
+Run as a program, this module makes one model with its tokenizer: NAME LAYERS FOLDER.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LAYERS = 2
-"""The fewest layers that include every kind of layer."""
+"""The smallest number of layers that includes every kind of layer."""
 _ARCHITECTURES = Path(__file__).with_name("architectures.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A family of models, with the sizes of its small model."""
+    """A family of models, with the sizes of the small model that stands for it."""
 
     name: str
     """transformers' model type."""
     pattern: str
-    """A pattern for the lower-case path of a model of this architecture."""
+    """A pattern for the paths of models of this architecture. It is matched against the lower-case path."""
     text: Mapping[str, object]
     vision: Mapping[str, object]
     flat: bool = False
-    """Whether published configurations have the language model's settings at the top level."""
+    """Whether published configurations of this architecture have the language model's settings at the top level."""
     fused: bool = False
-    """Whether published checkpoints have all experts of a layer in one tensor, like transformers in memory."""
+    """Whether published checkpoints store all experts of a layer in one tensor, as transformers does in memory."""
 
     @property
     def takes_images(self) -> bool:
@@ -45,7 +45,7 @@ class Architecture:
 
 
 def _read() -> Iterator[Architecture]:
-    """Read the architectures, whose language and vision models are put together from named parts."""
+    """Read the architectures. Their language and vision models are composed of named parts."""
     read = json.loads(_ARCHITECTURES.read_text())
     for each in read["architectures"]:
         parts = {
@@ -56,11 +56,12 @@ def _read() -> Iterator[Architecture]:
 
 
 ARCHITECTURES = tuple(_read())
-"""The architectures in search order, more specific patterns first."""
+"""The architectures in the order in which they are searched. More specific patterns come first."""
 
 
 def source() -> bytes:
-    """Return the source files that determine small models: models from the same bytes are the same."""
+    """Return the content of the source files that determine the small models. Models made from the same content are
+    identical."""
     return Path(__file__).read_bytes() + _ARCHITECTURES.read_bytes()
 
 
@@ -86,7 +87,8 @@ def architecture_of(path: str) -> Architecture:
 
 SEED = 1
 _CONSTANT, _END = 8.0, 1.3
-"""The size of the feature that all tokens share, relative to the others, and its weight for the end of an answer."""
+"""The size, relative to other features, of the one feature that all tokens share, and the weight of this feature for
+the token that ends an answer."""
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _TEMPLATE = (
@@ -102,7 +104,8 @@ _TEMPLATE = (
 
 
 def generate(architecture: Architecture, layers: int, folder: Path) -> None:
-    """Write a model with `layers` layers: configuration, weights, tokenizer, and processor if it has one.
+    """Write a model with `layers` layers: its configuration, weights, and tokenizer, and a processor if the
+    architecture has one.
 
     The seed is fixed, so the result is always the same.
     """
@@ -149,17 +152,18 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
 
 
 def _flatten(path: Path) -> None:
-    """Move the language model's settings to the top level, where published configurations have them."""
+    """Move the language model's settings to the top level of a configuration, which is where published configurations
+    have them."""
     settings = json.loads(path.read_text())
     text = settings.pop("text_config", {})
     path.write_text(json.dumps({**text, **settings}, indent=2))
 
 
 def _end_sometimes(model: PreTrainedModel, end: int, never: list[int]) -> None:
-    """Make a random model end an answer at each token with some probability, and never write picture tokens.
+    """Make a random model end its answer with some probability at each token, and never write image tokens.
 
-    Answers of equal length would hide errors with lengths; torch, for example, lays out nested tensors of equal parts
-    differently.
+    Answers of equal length would hide errors in the handling of lengths. For example, torch lays out nested tensors
+    differently if all parts have the same length.
     """
     import torch
 
@@ -172,7 +176,7 @@ def _end_sometimes(model: PreTrainedModel, end: int, never: list[int]) -> None:
 
 
 def _with_index(folder: Path) -> None:
-    """Add the index of a checkpoint with several files, because some loaders read nothing else."""
+    """Add the index file of a multi-file checkpoint, because some loaders read only checkpoints with an index."""
     from safetensors import safe_open
 
     with safe_open(folder / "model.safetensors", "pt") as file:
@@ -183,9 +187,9 @@ def _with_index(folder: Path) -> None:
 
 
 def tokenizer(folder: Path, images: bool = False) -> dict[str, int]:
-    """Write a byte-level tokenizer with one token per digit, like Qwen's. Return the ids of its special tokens.
+    """Write a byte-level tokenizer with one token for each digit, like Qwen's. Return the ids of its special tokens.
 
-    With `images`, the special tokens include those of pictures and videos.
+    With `images`, the special tokens include those for images and videos.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

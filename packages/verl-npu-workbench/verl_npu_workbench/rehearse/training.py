@@ -1,4 +1,4 @@
-"""Runs a scaled trainer on virtual NPUs, in a sandbox, and reads its steps while it runs."""
+"""Runs a scaled-down trainer on virtual NPUs in a sandbox, and reads its steps while it runs."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Run:
     ended: Ended
     steps: Mapping[int, Mapping[str, float]]
     logs: tuple[Path, ...]
-    """The driver's log, then those of Ray's workers."""
+    """The driver's log, followed by the logs of Ray's workers."""
     left_out: tuple[str, ...]
-    """Variables that the script exports and the run did not get."""
+    """Variables that the script exports but that the run did not get."""
 
 
 def command_of(trainer: Trainer, changes: Sequence[Change], npus: int, options: Sequence[str]) -> list[str]:
@@ -54,18 +54,21 @@ def command_of(trainer: Trainer, changes: Sequence[Change], npus: int, options: 
 
 
 def _converter(tree: Path) -> Path | None:
-    """Return the tree's program that converts a model for Megatron's distributed checkpointing, if it has one."""
+    """Return the program in the source tree that converts a model for Megatron's distributed checkpointing. None if
+    the tree has none."""
     found = tree / "scripts" / "converter_hf_to_mcore.py"
     return found if found.is_file() else None
 
 
 def written(folder: Path) -> Path:
-    """Return the part of a rehearsal's folder that its programs write to; only we write to the rest."""
+    """Return the part of a rehearsal's folder that its programs may write to. Only verl-npu itself writes to the
+    rest."""
     return folder / "run"
 
 
 def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) -> str:
-    """Make the model's distributed checkpoint, mcore, with the tree's own program. Return an error, or nothing."""
+    """Convert the model to a distributed Megatron checkpoint with the tree's own program. Return an error message, or
+    an empty text."""
     program = _converter(job.tree)
     if program is None:
         return _("the source tree has no converter")
@@ -93,7 +96,7 @@ def _limits(seconds: float) -> Limits:
 
 
 def prepare_device(npus: int) -> None:
-    """Compile the virtual device outside the sandbox, in which the result would be lost.
+    """Compile the virtual device before the sandbox starts. If it were compiled inside, the result would be lost.
 
     Raises:
         CommandError: the device cannot be loaded.
@@ -131,7 +134,7 @@ def train(
     virtual: bool = True,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Run:
-    """Run `command` in a sandbox, in which it can write only to a part of `folder`, and return the result.
+    """Run `command` in a sandbox that lets it write only to a part of `folder`. Return the result.
 
     Args:
         command: the command to run.
@@ -143,7 +146,7 @@ def train(
         told: a function that is called with each step and its metrics.
         reads: further paths that the command can read.
         unconfined: whether to run without a sandbox.
-        virtual: whether to use virtual NPUs; otherwise, the machine's NPUs with all variables that are set for them.
+        virtual: whether to use virtual NPUs. Otherwise, the machine's NPUs are used, with all variables set for them.
         more: further variables for all processes.
 
     Raises:
@@ -179,7 +182,7 @@ def _sandbox(
     reads: Sequence[Path],
     unconfined: bool,
 ) -> tuple[Sandbox | None, Path]:
-    """Return a run's sandbox and its temporary folder. Without a sandbox, the run gets the user's home.
+    """Return a run's sandbox and its temporary folder. Without a sandbox, the run gets the user's own home folder.
 
     The temporary folder is below /tmp, because Ray's socket paths must be short.
     """

@@ -1,4 +1,5 @@
-"""A sandbox for untrusted programs, made with bubblewrap: they change nothing outside, and end in time."""
+"""A sandbox for untrusted programs, made with bubblewrap. The programs cannot change anything outside it, and they are
+ended after a time limit."""
 
 from __future__ import annotations
 
@@ -46,41 +47,44 @@ __all__ = [
 
 _PROGRAM = "bwrap"
 _NO_NESTING = ("--unshare-user", "--disable-userns")
-"""Forbids nested sandboxes, since bubblewrap 0.8. As root, the confinement needs its rights, and does this itself."""
+"""Options that forbid nested sandboxes, available from bubblewrap 0.8 on. They are not used for root, because
+`confinement` then needs root's rights and forbids nesting itself."""
 _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "srv", "lost+found")
-"""Folders of the root that a sandbox replaces, because their contents are private or the kernel's."""
+"""Folders in the root folder that are replaced in a sandbox, because their contents are private or belong to the
+kernel."""
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix")
-"""Folders of the root that programs need. /var is left out, because services have their sockets there."""
+"""Folders in the root folder that programs need. /var is left out, because it contains the sockets of services."""
 _NO_TREES = (Path("/"), Path("/proc"), Path("/sys"), Path("/dev"))
-"""Folders that are never mounted as a tree: a sandbox has its own."""
+"""Folders that are never mounted as a tree, because a sandbox has its own versions of them."""
 _CONFINEMENT = Path("/confinement.py")
 _POLL, _TICK = 0.02, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a program in a sandbox."""
+    """How a program in a sandbox ended."""
 
     status: int
     output: bytes
     seconds: float
     limit: str = ""
-    """A description of the exceeded limit; empty if there is none."""
+    """A description of the limit that was exceeded. Empty if none was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A program's view of the file system: read-only system folders, empty writable folders, and these paths."""
+    """A program's view of the file system: read-only system folders, empty writable folders, and the paths listed
+    here."""
 
     read_only: tuple[Path, ...] = ()
     writable: Mapping[Path, Path] = field(default_factory=dict)
-    """Writable folders: the path outside by the path inside."""
+    """The writable folders. The keys are paths inside the sandbox, and the values are paths outside."""
     tree: Path | None = None
-    """A folder whose contents are read-only; new files in it vanish with the sandbox."""
+    """A folder whose contents are read-only. New files in it disappear when the sandbox ends."""
     folders: tuple[Path, ...] = ()
-    """Empty folders that exist only inside."""
+    """Empty folders that exist only inside the sandbox."""
     files: Mapping[Path, Path] = field(default_factory=dict)
-    """Read-only paths: the path outside by the path inside."""
+    """The read-only paths. The keys are paths inside the sandbox, and the values are paths outside."""
 
     def arguments(self, folder: Path) -> list[str]:
         """Return bubblewrap's options for a program that starts in `folder`."""
@@ -97,7 +101,8 @@ class Sandbox:
         return [*words, "--chdir", str(folder)]
 
     def _mounts(self) -> Iterator[tuple[Path, tuple[str, ...]]]:
-        """Yield each mount's path inside and its options. The caller sorts them: outer folders must come first."""
+        """Yield the path of each mount inside the sandbox, with its options. The caller must sort the mounts so that
+        outer folders come first."""
         # The interpreter, and the environment that it belongs to.
         for path in (*_outside_system({sys.prefix, sys.base_prefix}), *self.read_only):
             yield path, ("--ro-bind", str(path))
@@ -112,12 +117,13 @@ class Sandbox:
 
 
 def device_cache() -> Path:
-    """Return the folder of the compiled virtual device."""
+    """Return the folder in which the compiled virtual device is cached."""
     return Path(os.environ.get(VIRTUAL_CACHE, "").strip() or Path.home() / ".cache" / "virtual-ascend").expanduser()
 
 
 def importable(tree: Path) -> tuple[Path, ...]:
-    """Return the folders that this interpreter imports from, except its own environment and the parents of `tree`."""
+    """Return the folders from which this interpreter imports, except its own environment and the parent folders of
+    `tree`."""
     own = tuple({sys.prefix, sys.base_prefix})
     entries = [entry for entry in sys.path if entry and not entry.startswith(own)]
     # Editable packages are often found by an import hook and are not on sys.path.
@@ -129,7 +135,8 @@ def importable(tree: Path) -> tuple[Path, ...]:
 
 
 def is_private(path: Path) -> bool:
-    """Tell whether a folder must stay hidden: the user's home, its parents, and hidden folders in it."""
+    """Tell whether a folder must stay hidden from programs in a sandbox: the user's home folder, its parents, and
+    hidden folders in it."""
     found, home = path.resolve(), Path.home().resolve()
     if found in (home, *home.parents):
         return True
@@ -143,16 +150,16 @@ _FIX = _(
 
 
 def check_possible(unconfined: bool) -> None:
-    """Raise SandboxError if a sandbox is wanted and cannot be made."""
+    """Raise SandboxError if a sandbox is required but cannot be made."""
     if not unconfined:
         sandbox_program()
 
 
 def sandbox_program() -> tuple[str, ...]:
-    """Return bubblewrap's path and the options that depend on its version, after a trial run.
+    """Return bubblewrap's path and the options that its version needs, after a test run.
 
     Raises:
-        SandboxError: bubblewrap is not installed, or this machine does not let it make a sandbox.
+        SandboxError: bubblewrap is not installed, or this machine does not allow it to make a sandbox.
     """
     found = shutil.which(_PROGRAM)
     if found is None:
@@ -174,7 +181,7 @@ def sandbox_program() -> tuple[str, ...]:
 
 @cache
 def _tried(found: str) -> tuple[tuple[str, ...], str]:
-    """Return the command that makes a sandbox, or nothing and bubblewrap's error."""
+    """Return the command that makes a sandbox and an empty error, or an empty command and bubblewrap's error."""
     said = ""
     for options in ((),) if os.geteuid() == 0 else (_NO_NESTING, ()):
         tried = subprocess.run(
@@ -212,9 +219,10 @@ def run(
     answer: int | None = None,
     keep: Sequence[int] = (),
 ) -> Ended:
-    """Run a command in `folder` with its output in `log`. All of its processes have ended when this returns.
+    """Run a command in `folder`, and write its output to `log`. When this function returns, all processes of the
+    command have ended.
 
-    Without a sandbox, the command runs as it would by hand, within the same limits.
+    Without a sandbox, the command runs as if the user had started it, but within the same limits.
 
     Args:
         sandbox: the sandbox, or None to run without one.
@@ -225,7 +233,7 @@ def run(
         log: the file for its output.
         tick: a function that is called a few times a second.
         asked: the contents of its stdin.
-        answer: a file descriptor for its stdout; by default, stdout goes to the log too.
+        answer: a file descriptor for its stdout (default: stdout goes to the log, too).
         keep: file descriptors that it inherits.
 
     Raises:
@@ -278,9 +286,10 @@ def ask(
     question: object,
     tick: Callable[[], None] = lambda: None,
 ) -> tuple[Ended, Answer]:
-    """Run a command that reads JSON from stdin and writes JSON to stdout. Return how it ended, and its answer.
+    """Run a command that reads JSON from stdin and writes JSON to stdout. Return how the command ended, and its
+    answer.
 
-    `tick` is called a few times a second in the meantime.
+    While the command runs, `tick` is called a few times a second.
 
     Raises:
         SandboxError: no sandbox can be made on this machine.
@@ -330,7 +339,8 @@ def _confined(command: Sequence[str], limits: Limits) -> list[str]:
 
 
 def _root() -> list[str]:
-    """Return options that mount the system folders read-only; the rest of the root is temporary and writable."""
+    """Return the options that mount the system folders read-only. Everything else below the root is temporary and
+    writable."""
     words = []
     for entry in sorted(Path("/").iterdir()):
         if entry.name in _EMPTY:
@@ -345,13 +355,15 @@ def _root() -> list[str]:
 
 
 def _outside_system(paths: Iterable[str]) -> list[Path]:
-    """Return the paths outside the system folders, which are mounted anyway; all of /usr would show a real CANN."""
+    """Return the paths that are outside the system folders. The others are mounted anyway, and mounting all of /usr
+    would expose a real CANN."""
     system = [Path("/usr"), *(Path("/", name) for name in _SYSTEM)]
     return [path for path in map(Path, paths) if not any(each in (path, *path.parents) for each in system)]
 
 
 def _entries(tree: Path) -> list[Path]:
-    """Return the entries of a tree to show, without the user's home and without hidden entries of the home itself."""
+    """Return the entries of a tree that are visible in a sandbox. The user's home folder is left out. If the tree is
+    the home folder itself, its hidden entries are left out, too."""
     home = Path.home().resolve()
     entries = [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
     hidden = {entry for entry in entries if tree == home and entry.name.startswith(".")}
@@ -359,7 +371,8 @@ def _entries(tree: Path) -> list[Path]:
 
 
 def _entry(path: Path, tree: Path) -> tuple[str, ...]:
-    """Return the mount options of a tree's entry. Links out of the tree stay links, unless they lead to a package."""
+    """Return the mount options for an entry of a tree. A link that leads out of the tree stays a link, unless it leads
+    to a package."""
     inside = path.resolve().is_relative_to(tree)
     if path.is_symlink() and not inside and (is_private(path) or not (path / "__init__.py").is_file()):
         return ("--symlink", os.readlink(path))
@@ -367,7 +380,7 @@ def _entry(path: Path, tree: Path) -> tuple[str, ...]:
 
 
 def _usr(folder: Path) -> list[str]:
-    """Return options that mount /usr in parts, so that /usr/local/Ascend is writable and contains no real CANN."""
+    """Return the options that mount /usr in parts. /usr/local/Ascend is then writable and contains no real CANN."""
     words = []
     for entry in sorted([*folder.iterdir(), *(folder / "local").iterdir()]):
         if entry == folder / "local" or entry.name == "Ascend":

@@ -1,4 +1,4 @@
-"""The answer of a program in a sandbox: bytes from a pipe, and JSON of limited size and depth."""
+"""The answer of a program in a sandbox: bytes from a pipe that are parsed as JSON of limited size and depth."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Answer:
     content: Mapping[str, object]
     """A JSON object; empty if the answer is not one."""
     wrong: str = ""
-    """A description of a wrong answer; empty if the answer is valid."""
+    """A description of what is wrong with the answer. Empty if the answer is valid."""
 
     @classmethod
     def of(cls, pipe: Pipe) -> Answer:
@@ -70,7 +70,7 @@ class Answer:
 
     @classmethod
     def read(cls, data: bytes) -> Answer:
-        """Read an untrusted answer."""
+        """Parse an answer that is not trusted."""
         if not data.strip():
             return cls({}, "nothing")
         try:

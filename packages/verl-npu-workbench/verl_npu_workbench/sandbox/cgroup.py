@@ -1,8 +1,9 @@
-"""A cgroup, with which the kernel limits all processes of a sandbox together, if we can make one.
+"""A control group (cgroup), with which the kernel limits all processes of a sandbox together. It is used if we can
+make one.
 
-We can if a folder of the cgroup file system is writable (as root, or in a container that was given one), or if systemd
-makes a scope for the user. Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of
-Linux; systemd-run(1).
+We can make one in two cases: if a folder of the cgroup file system is writable (as for root, or in a container that
+was given one), or if systemd makes a scope for the user. Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst
+and cgroup-v1/memory.rst of Linux; systemd-run(1).
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ _SYSTEMD = "systemd-run"
 
 @dataclass(slots=True)
 class Group:
-    """A cgroup, or a scope that systemd makes for the command."""
+    """A control group, or a scope that systemd makes for the command."""
 
     folder: Path | None
-    """The folder of the control group; None for a scope until its process runs in it."""
+    """The folder of the control group. For a scope, None until a process runs in it."""
     command: tuple[str, ...] = ()
-    """A prefix for the command that makes the scope; empty if the process itself joins."""
+    """A prefix for the command that makes the scope. Empty if the process joins the group itself."""
     members: int | None = None
-    """The open file through which a process joins."""
+    """An open file. A process joins the group by writing to it."""
 
     def join(self) -> None:
-        """Add the calling process and its future descendants."""
+        """Add the calling process, with its future descendants, to the group."""
         if self.members is not None:
             os.write(self.members, b"0")
 
     def follow(self, pid: int) -> None:
-        """Find the scope that a process runs in."""
+        """Find the folder of the scope that a process runs in."""
         if self.command:
             self.folder = _folder_of(Path(f"/proc/{pid}/cgroup"), "")
 
     def refused(self) -> bool:
-        """Tell whether the kernel has killed a process in it for exceeding the memory limit."""
+        """Tell whether the kernel has killed a process of the group for exceeding the memory limit."""
         if self.folder is None:
             return False
         for name in ("memory.events", "memory.oom_control"):
@@ -57,7 +58,8 @@ class Group:
 
 @contextlib.contextmanager
 def group(memory: int, processes: int) -> Iterator[Group | None]:
-    """Make a group with these limits, and remove it in the end. The value is None if no group can be made."""
+    """Make a group with these limits, and remove it at the end of the `with` block. The value is None if no group can
+    be made."""
     made = (_made(memory, processes) or _scope(memory, processes)) if memory else None
     try:
         yield made
@@ -68,7 +70,8 @@ def group(memory: int, processes: int) -> Iterator[Group | None]:
 
 
 def _made(memory: int, processes: int) -> Group | None:
-    """Make a cgroup below this process's own, or beside it, because in version 2 only leaves have processes."""
+    """Make a group below this process's own group or, because only leaf groups have processes in version 2, beside
+    it."""
     for controller, limit in (("", _V2), ("memory", _V1)):
         own = _folder_of(Path("/proc/self/cgroup"), controller)
         for parent in (own, own.parent) if own is not None and own != ROOT else (own,) if own else ():
@@ -89,7 +92,7 @@ def _made(memory: int, processes: int) -> Group | None:
 
 
 def _limit_more(folder: Path, memory: int, processes: int) -> None:
-    """Set the limits that only some kernels have."""
+    """Set additional limits that only some kernels support."""
     more = {
         "memory.swap.max": 0,
         "memory.memsw.limit_in_bytes": memory,
@@ -102,13 +105,13 @@ def _limit_more(folder: Path, memory: int, processes: int) -> None:
 
 
 def _write(file: Path, value: int) -> None:
-    """Write to an existing file. Raise OSError if it does not exist: the folder is then not a real cgroup."""
+    """Write to an existing file. Raise OSError if it does not exist, because the folder is then not a real cgroup."""
     with open(os.open(file, os.O_WRONLY), "w") as opened:
         opened.write(str(value))
 
 
 def _check_joinable(folder: Path) -> None:
-    """Raise OSError if a child process cannot join."""
+    """Raise OSError if a child process cannot join the group."""
     joined = ["sh", "-c", 'echo 0 > "$0"', str(folder / "cgroup.procs")]
     done = subprocess.run(joined, env={}, stderr=subprocess.DEVNULL, check=False)
     if done.returncode:
@@ -116,7 +119,7 @@ def _check_joinable(folder: Path) -> None:
 
 
 def _folder_of(file: Path, controller: str) -> Path | None:
-    """Return a cgroup's folder from /proc/PID/cgroup: of version 2, or of a controller of version 1."""
+    """Return a group's folder from /proc/PID/cgroup, either of version 2 or of a controller of version 1."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
@@ -155,7 +158,7 @@ def _systemd() -> str:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a cgroup; try repeatedly, because the kernel takes a moment to forget its processes."""
+    """Remove a group. Several attempts are made, because the kernel takes a moment to release its processes."""
     for _ in range(_MOST_TRIES):
         with contextlib.suppress(FileNotFoundError):
             try:

@@ -1,10 +1,11 @@
-"""The first program in a sandbox: it removes the rights that bubblewrap leaves, and then becomes the wanted program.
+"""The first program that runs in a sandbox. It gives up the rights that bubblewrap leaves, and then executes the
+wanted program.
 
-It is started by its path, without this package: LARGEST-FILE MOST-PROCESSES COMMAND…; a size of 0 means no limit.
+It is started by its file path, without this package: LARGEST-FILE MOST-PROCESSES COMMAND…; a size of 0 means no limit.
 
-Root in a sandbox is the machine's root without capabilities. It still owns the device nodes, which bubblewrap mounts
-writable, and the kernel's parameters, and could change both for everybody, so they are mounted read-only. Devices on a
-read-only mount still can be read and written.
+Root in a sandbox is the machine's root user without capabilities. It still owns the kernel's parameters and the device
+nodes, which bubblewrap mounts writable, and could change both for the whole machine. Both are therefore mounted
+read-only. Devices can still be read and written on a read-only mount.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main() -> int:
 
 
 def _limit_processes(most: int) -> None:
-    """Make the kernel limit the processes as far as it can; the sandbox's watch has a lower limit."""
+    """Make the kernel limit the number of processes as far as it can. The sandbox's watch enforces a lower limit."""
     major, minor = (int("".join(filter(str.isdigit, part))) for part in os.uname().release.split(".")[:2])
     if os.geteuid() != 0:
         # Before 5.14, the kernel also counted the user's processes outside.
@@ -55,15 +56,16 @@ def _limit_processes(most: int) -> None:
 
 
 def _be_killed_first() -> None:
-    """Make the kernel kill this process first when memory runs out."""
+    """Tell the kernel to kill this process first when memory runs out."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
 def _limit_the_kernel() -> None:
-    """Forbid ways to hide memory from the watch: new user namespaces with their mounts, and System V shared memory.
+    """Forbid two ways of hiding memory from the watch: System V shared memory, and new user namespaces with their own
+    mounts.
 
-    Only root can set these parameters. For other users, bubblewrap itself forbids new user namespaces.
+    Only root can set these kernel parameters. For other users, bubblewrap itself forbids new user namespaces.
     """
     for name, value in (("user/max_user_namespaces", 0), ("kernel/shmall", _SHARED_PAGES)):
         try:
@@ -83,7 +85,7 @@ def _make_read_only(libc: ctypes.CDLL, path: str) -> None:
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:
-    """Give up all capabilities; bubblewrap has made sure that no program can gain any."""
+    """Give up all capabilities. bubblewrap has made sure that no program can gain new ones."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
     data = (ctypes.c_uint32 * 6)()
     if libc.capset(header, data):

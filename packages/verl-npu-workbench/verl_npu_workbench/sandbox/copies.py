@@ -1,7 +1,7 @@
-"""Copies files from a folder that an untrusted program can write to into a folder that only we write to.
+"""Copies files from a folder that an untrusted program can write to, into a folder that only verl-npu writes to.
 
-A file in such a folder may be a link to anything, a pipe, or endless. So each part of a path is opened without
-following links, only regular files are read, and only up to a limit.
+A file in the first folder may be a link to anything, a pipe, or endless. Therefore, each part of a path is opened
+without following links, only regular files are read, and the size is limited.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALL = 1 << 30
 
 
 class Copies:
-    """Copies the files that match a pattern, and follows them while they grow."""
+    """Copies the files that match a pattern, and keeps the copies up to date while the files grow."""
 
     def __init__(self, folder: Path, pattern: str, target: Path) -> None:
         self._folder, self._parts, self._target = folder, tuple(pattern.split("/")), target
@@ -60,7 +60,8 @@ class Copies:
 
 
 def _matching(folder: int, parts: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield name and file descriptor of each matching regular file below a folder, then close files and folder."""
+    """Yield the name and the file descriptor of each matching regular file below a folder. The files and the folder
+    are closed afterwards."""
     first, *rest = parts
     with _closing(folder):
         for name in sorted(fnmatch.filter(os.listdir(folder), first)):

@@ -1,8 +1,8 @@
 """The limits of a sandbox, and a watch for them: time, output, processes, memory of all kinds, and files.
 
-With a `cgroup`, the kernel enforces the memory limit. In addition, and without one, all memory is added up several
-times a second: private memory of processes, each shared object once, memory files that are not mapped
-(memfd_create(2)), and file systems in memory.
+With a `cgroup`, the kernel enforces the memory limit. With or without one, all memory is also added up several times a
+second: private memory of processes, each shared object once, memory files that are not mapped (memfd_create(2)), and
+file systems in memory.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from ..processes import descendants
 from .cgroup import Group
 
 _LOOK = 0.25
-"""Seconds between two inspections of all processes; at least ten times the duration of the last one."""
+"""The seconds between two inspections of all processes. The interval is at least ten times the duration of the last
+inspection."""
 _DEEPEST, _MOST_ENTRIES = 64, 500_000
 _MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ ([0-9a-f]+:[0-9a-f]+) (\d+)\s*(.*)")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _UNLINKED = ("/memfd:", "/dev/zero (deleted)", "/SYSV")
-"""The kernel's names for shared memory outside of mounted file systems."""
+"""The kernel's names for shared memory that is in no mounted file system."""
 
 Object = tuple[int, int]
 """The device and the inode of a file."""
@@ -35,18 +36,18 @@ Object = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits beyond which a sandbox is ended."""
+    """The limits of a sandbox. A sandbox that exceeds one of them is ended."""
 
     seconds: float
     processes: int = 512
     output: int = 1 << 20
-    """Bytes of output that are kept; the rest is dropped, and 64 times as much ends the sandbox."""
+    """The bytes of output that are kept. More output is dropped, and 64 times as much ends the sandbox."""
     memory: int = 0
-    """Bytes of all its processes together, with shared memory and files in memory; 0 for no limit."""
+    """The bytes of memory of all processes together, including shared memory and files in memory. 0 means no limit."""
     file: int = 0
-    """Bytes of the largest file that it can write; 0 for no limit."""
+    """The size in bytes of the largest file that can be written. 0 means no limit."""
     written: int = 0
-    """Bytes of all files in the folders that it writes to; 0 for no limit."""
+    """The total size in bytes of all files in the writable folders. 0 means no limit."""
 
 
 def available_memory() -> int:
@@ -65,7 +66,8 @@ class Watch:
         self.others = _all_threads()
 
     def exceeded(self) -> str:
-        """Describe the exceeded limit; empty if there is none. This is cheap enough to call many times a second."""
+        """Describe the limit that was exceeded. Empty if none was. This method is fast enough to be called many times
+        a second."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
             return _("a program that was still running after {seconds:.0f} s").format(seconds=limits.seconds)
@@ -82,7 +84,7 @@ class Watch:
         return found
 
     def refused(self) -> str:
-        """Describe the memory limit if the kernel has enforced it; empty otherwise."""
+        """If the kernel has enforced the memory limit, describe that limit. Empty otherwise."""
         if self.group is not None and self.group.refused():
             return _("a program that took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""
@@ -111,7 +113,8 @@ def _all_threads() -> int:
 
 
 def memory_of(processes: Sequence[int], enough: int) -> int:
-    """Return the bytes of memory of all processes together. A result up to `enough` may be too large."""
+    """Return the bytes of memory of all processes together. The exact number is computed only if a fast estimate is
+    above `enough`; otherwise the result may be too large."""
     files = _files(processes)
     unmapped = _memory_files(processes)
     apart = sum(files.values()) + sum(unmapped.values())
@@ -123,7 +126,7 @@ def memory_of(processes: Sequence[int], enough: int) -> int:
 
 
 def _resident(process: int) -> int:
-    """Return a process's bytes in memory and swap, without files on disk."""
+    """Return the bytes that a process has in memory and swap. Files on disk are not counted."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(errors="replace").splitlines()
     except OSError:
@@ -132,7 +135,8 @@ def _resident(process: int) -> int:
 
 
 def _mapped(process: int, devices: set[int], counted: set[int]) -> Iterator[int]:
-    """Yield the bytes of each mapping of a process, with its part of shared memory, unless counted elsewhere."""
+    """Yield the bytes of each mapping of a process, with its part of shared memory. Mappings that are already counted
+    elsewhere are left out."""
     try:
         lines = Path(f"/proc/{process}/smaps").read_text(errors="replace").splitlines()
     except OSError:
@@ -160,7 +164,8 @@ def _device(text: str) -> int:
 
 
 def _files(processes: Iterable[int]) -> Mapping[int, int]:
-    """Return the bytes of each file system in memory that the processes have and this one does not, by device."""
+    """Return the bytes of each in-memory file system, by device. Only file systems that the processes have and this
+    process does not have are counted."""
     mine = {line.split()[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     found: dict[int, int] = {}
     seen: set[str] = set()
@@ -181,7 +186,8 @@ def _files(processes: Iterable[int]) -> Mapping[int, int]:
 
 
 def _filesystem(place: str, device: str) -> dict[int, int]:
-    """Return the bytes of the file system at `place` if it is `device`: mounts move while a sandbox is made."""
+    """Return the bytes of the file system at `place` if it is still on `device`. Mounts move while a sandbox is being
+    made."""
     try:
         opened = os.open(place, os.O_PATH)
     except OSError:
@@ -195,7 +201,7 @@ def _filesystem(place: str, device: str) -> dict[int, int]:
 
 
 def _memory_files(processes: Iterable[int]) -> Mapping[Object, int]:
-    """Return the bytes of each memory file that a process has open, mapped or not."""
+    """Return the bytes of each memory file that a process has open, whether it is mapped or not."""
     found: dict[Object, int] = {}
     for process in processes:
         try:
@@ -224,7 +230,7 @@ class _Counted:
 
 
 def _too_much_in(folder: Path, most: int) -> str:
-    """Describe the limit that a folder's files exceed; empty if there is none. Links are not followed."""
+    """Describe the limit that the files in a folder exceed. Empty if none is exceeded. Links are not followed."""
     counted = _Counted()
     try:
         _count(os.open(folder, _FOLDER), counted, most, 0)
@@ -234,7 +240,7 @@ def _too_much_in(folder: Path, most: int) -> str:
 
 
 def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
-    """Count the files below a folder, then close it. Raise OverflowError as soon as a limit is exceeded."""
+    """Count the files below an open folder, and then close it. Raise OverflowError as soon as a limit is exceeded."""
     try:
         names = os.listdir(opened)
         counted.entries += len(names)

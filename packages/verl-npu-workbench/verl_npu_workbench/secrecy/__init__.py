@@ -1,1 +1,2 @@
-"""Keeps private data from strangers: secrets, names, addresses, and paths in texts, and variables in a sandbox."""
+"""Keeps private data private: it removes secrets, names, addresses, and paths from texts, and limits the environment
+variables in a sandbox."""

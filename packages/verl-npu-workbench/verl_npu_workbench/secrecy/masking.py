@@ -1,6 +1,8 @@
-"""Masks possible secrets in a text: by the name in front, by form, as a known variable's value, or as random text.
+"""Masks possible secrets in a text. A secret is recognized by the name before it, by its form, as the value of a known
+variable, or because it looks random.
 
-A value whose name may be a secret's is masked unless it is known to be harmless. `names` judges names and values.
+If a name may belong to a secret, the value is masked unless it is known to be harmless. `names` judges names and
+values.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
 from .names import Kind, is_harmless, is_random, kind_of
 
 _ORDINARY = re.compile(r"\d{1,6}|[a-z_]{1,16}|\.{0,2}/[\w./\-]*")
-"""A small number, a short word, or a path."""
+"""An ordinary value: a small number, a short word, or a path."""
 
 
 def is_secret(name: str, value: str) -> bool:
     """Tell whether a variable's value may be a secret.
 
-    An ordinary value is one only if the name clearly is a password's.
+    An ordinary value counts as a secret only if the name is clearly that of a password.
     """
     kind = kind_of(name)
     if kind in (Kind.HARMLESS, Kind.PERHAPS) or is_harmless(value, kind):
@@ -44,18 +46,20 @@ class _Span:
     end: int
     kind: str
     known: bool = False
-    """Whether a name or a form shows that it is a secret, which is then masked everywhere in the text."""
+    """Whether a name or a form shows that this is a secret. It is then masked everywhere in the text."""
 
 
 _SHORTEST_VALUE, _SHORTEST_SECRET = 4, 8
-"""The fewest characters of a secret that is masked everywhere, if it comes from a variable or from the text itself."""
+"""The minimum lengths of a secret that is masked everywhere: if it is the value of a variable, and if it was found in
+the text itself."""
 
 
 class Masking:
     """Masks secrets, and counts them by their kind."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """`environ` are variables. If their names may be secrets', their values are masked everywhere."""
+        """`environ` contains environment variables. If the name of one may belong to a secret, its value is masked
+        everywhere."""
         self.counts: Counter[str] = Counter()
         self._known: dict[str, str] = {}
         for name, value in environ.items():
@@ -98,7 +102,8 @@ _MASK = re.compile(r"<masked: [\w .\-]+, \d+ characters>")
 
 
 def _merged(text: str, spans: Iterable[_Span]) -> list[_Span]:
-    """Return the spans in order, with overlapping ones merged and each extended over its continuation lines."""
+    """Return the spans in order. Overlapping spans are merged, and each span is extended over its continuation
+    lines."""
     masks = [found.span() for found in _MASK.finditer(text)]
     result: list[_Span] = []
     for span in sorted(spans):
@@ -122,7 +127,7 @@ _SHORTEST_BROKEN = 16
 
 
 def _end_of_continuation(text: str, span: _Span) -> int:
-    """Return the end of a secret that may be broken into several lines."""
+    """Return the end of a secret that may continue on several lines."""
     end = span.end
     if end - span.start < _SHORTEST_BROKEN or " " in text[span.start : end]:
         return end
@@ -148,12 +153,13 @@ _SEPARATOR = re.compile(
     rf"(?:[ \t]*(?:str|SecretStr|(?:str|Optional\[str\])(?:[ \t]*\|[ \t]*None)?)[ \t]*=(?!=)|[ \t]*!!\w+)?[ \t]*"
 )
 _CALL = re.compile(rf"(?=\([ \t]*[bruf]*{_QUOTE})|{_QUOTE}[ \t]*,[ \t]*(?=[bruf]*{_QUOTE})")
-"""Behind a function's name, or behind a name that is an argument itself."""
+"""The text between a name and its value in a call: after the name of a function, or after a name that is itself an
+argument."""
 _PAIR_KEY = re.compile(rf"(?i)\b(?:name|key|var|variable){_QUOTE}?[ \t]*[:=][ \t]*{_QUOTE}?$")
 _PAIR_VALUE = re.compile(
     rf"{_QUOTE}?,?(?:{_BREAK})?[ \t]*(?:-[ \t]*)?{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*", re.IGNORECASE
 )
-"""Before and behind the name in a pair of `name: …` and `value: …`, as in Kubernetes and XML."""
+"""The text before the value in a pair `name: …` and `value: …`, as in Kubernetes and XML."""
 _OPTION_GAP = re.compile(rf"{_QUOTE}?,?(?:{_BREAK}|[ \t]+)")
 _OPTION_VALUE = re.compile(r"[^\s\"']+")
 _PROSE = re.compile(r"(?:[ \t]+[\w'@.\-]+){1,5}[ \t]*(?P<sep>[:\uff1a\uff1d=]|is|was)[ \t]+")
@@ -171,14 +177,14 @@ _VALUE_END = re.compile(
     r"|\s+(?:python3?|bash|sh|ray|torchrun|psql|mysql|srun|env|exec|curl|git|docker|sudo)\b"
     r"|[\"'`](?=[\s,)\]}:;]|$)|\\+[\"']|&quot;|%22|<(?!masked)|\s[│|]|\\n"
 )
-"""The end of a value that is not quoted and may hold anything."""
+"""The end of a value that is not quoted and may contain any characters."""
 _HEADER_END = re.compile(r"[\"'`](?=[\s,)\]}]|$)|\\+[\"']|&quot;")
 _WORD = re.compile(r"[^\s\"'`<>|│\\]+")
 _TRAILING = ",;:.)]}"
 _NEXT_SETTING = re.compile(r"[&,;][\w.\-]+=")
 _CODE = re.compile(r"[A-Za-z_][\w.]*(?:\[.*|\(.*)?|lambda\b.*")
 _READS_SECRET = re.compile(r"(?:[A-Za-z_]\w*\.)+\w+[(\[]|\w+\((?:\)|[\"'\w])")
-"""Code that reads a secret, such as `os.environ[…]`, but does not contain it."""
+"""Code that reads a secret, such as `os.environ[…]`, but that does not contain the secret."""
 _FRAME = re.compile(rf"(?m)^{_PREFIX}\s*File \"[^\"\n]*\", line \d+[^\n]*\n(?P<code>[^\n]*)")
 _LITERAL = re.compile(rf"{_QUOTE}(?P<text>[^\"'\n]*?){_QUOTE}(?P<name>[ \t]*:)?")
 _BARE_ITEM = re.compile(r"[^\s,()\[\]{}\"':]+(?![ \t]*:)")
@@ -186,7 +192,7 @@ _LONGEST_LINE, _LONGEST_BRACKETS = 4000, 2000
 
 
 def _by_name(text: str) -> Iterator[_Span]:
-    """Yield the values of all names in a text that may be secrets'."""
+    """Yield the values of all names in a text that may belong to secrets."""
     code_lines = {text.rfind("\n", 0, found.start("code")) for found in _FRAME.finditer(text)}
     at = 0
     for found in _NAME.finditer(text):
@@ -203,7 +209,7 @@ def _by_name(text: str) -> Iterator[_Span]:
 
 
 def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterator[_Span]:
-    """Yield the value of one name: in a pair, behind a separator, in a call, of an option, or in prose."""
+    """Yield the value that belongs to one name: in a pair, after a separator, in a call, of an option, or in prose."""
     name, end = found["name"], found.end()
     is_option = found[0].startswith("-")
     if kind is Kind.PERHAPS and is_option:
@@ -230,7 +236,7 @@ def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterat
 
 
 def _with_value(name: str, kind: Kind, separator: str, text: str, at: int) -> Kind:
-    """Return the kind of a name with a value: a `token` is a secret unless the value is a number of a vocabulary."""
+    """Return the kind of a name, given its value. A `token` is a secret unless its value is an id in a vocabulary."""
     if kind is not Kind.PERHAPS or _VOCABULARY_NUMBER.match(text, at):
         return kind
     if name.lower() == "token":
@@ -239,7 +245,7 @@ def _with_value(name: str, kind: Kind, separator: str, text: str, at: int) -> Ki
 
 
 def _option_value(text: str, at: int, kind: Kind) -> Iterator[_Span]:
-    """Yield the word behind an option."""
+    """Yield the word that follows an option."""
     if opening := _OPENING.match(text, at):
         yield from _quoted(text, opening, kind)
     elif (word := _OPTION_VALUE.match(text, at)) and not is_harmless(word[0], kind):
@@ -247,7 +253,7 @@ def _option_value(text: str, at: int, kind: Kind) -> Iterator[_Span]:
 
 
 def _prose(text: str, found: re.Match[str], kind: Kind) -> Iterator[_Span]:
-    """Yield a value that is separated from its name only by words or by blanks."""
+    """Yield a value in prose. Only words or blanks separate it from its name."""
     end = found.end()
     before = text[max(0, found.start() - 60) : found.start()]
     if _LOGIN.search(before) and (word := re.compile(r"\s+(\S+)").match(text, end)):
@@ -272,7 +278,7 @@ def _prose(text: str, found: re.Match[str], kind: Kind) -> Iterator[_Span]:
 
 
 def _word(text: str, at: int = 0) -> str | None:
-    """Return the word at a place without punctuation at its end; None if there is no word."""
+    """Return the word at a position, without punctuation at its end. None if there is no word."""
     found = _WORD.match(text, at)
     return found[0].rstrip(_TRAILING) if found else None
 
@@ -284,7 +290,7 @@ def _is_suspicious(value: str) -> bool:
 
 
 def _value(text: str, at: int, kind: Kind, in_code: bool) -> Iterator[_Span]:
-    """Yield the parts to mask of the value that begins at `at`."""
+    """Yield the parts, to be masked, of the value that begins at `at`."""
     block = _YAML_BLOCK.match(text, at)
     if block or _LINE_END.match(text, at):
         yield from _on_next_lines(text, block.end() if block else at, kind, bool(block))
@@ -307,7 +313,8 @@ def _rest_of_line(text: str, at: int) -> str:
 
 
 def _unquoted(line: str, kind: Kind) -> str:
-    """Return the value without quotes at the start of a line: all of it for a password or a header, else one word."""
+    """Return the unquoted value at the beginning of a line: the whole line for a password or a header, otherwise one
+    word."""
     if kind in (Kind.PASSWORD, Kind.HEADER):
         end = (_HEADER_END if kind is Kind.HEADER else _VALUE_END).search(line)
         return _balanced(line[: end.start()] if end else line).rstrip()
@@ -317,7 +324,7 @@ def _unquoted(line: str, kind: Kind) -> str:
 
 
 def _is_code(value: str, kind: Kind, in_code: bool) -> bool:
-    """Tell whether a value is code and no secret. `in_code` is set on the line of code in a traceback."""
+    """Tell whether a value is code and therefore not a secret. `in_code` is true for a line of code in a traceback."""
     if _READS_SECRET.match(value):
         return True
     is_literal = kind is Kind.HEADER or re.match(r"[\"'0-9]", value)
@@ -325,7 +332,7 @@ def _is_code(value: str, kind: Kind, in_code: bool) -> bool:
 
 
 def _balanced(value: str) -> str:
-    """Cut a value at the first bracket that closes one from before the value."""
+    """Cut a value before the first closing bracket whose opening bracket is not in the value."""
     depth = 0
     for place, letter in enumerate(value):
         depth += (letter in "([{") - (letter in ")]}")
@@ -335,7 +342,7 @@ def _balanced(value: str) -> str:
 
 
 def _quoted(text: str, opening: re.Match[str], kind: Kind) -> Iterator[_Span]:
-    """Yield the text between quotes, or, if they are not closed, the rest of the line."""
+    """Yield the text between quotes. If the quotes are not closed, yield the rest of the line."""
     quotes, start = opening["quote"], opening.end()
     end = text.find(quotes, start)
     while 0 <= end <= start + _LONGEST_LINE and _is_escaped(text, end, quotes):
@@ -354,7 +361,7 @@ def _is_escaped(text: str, at: int, quotes: str) -> bool:
 
 
 def _in_brackets(text: str, at: int, kind: Kind) -> Iterator[_Span]:
-    """Yield the literals in brackets that are values and not names, or, without literals, the bare items."""
+    """Yield the literals in brackets that are values and not names. If there are no literals, yield the bare items."""
     depth, end = 0, at
     for end in range(at, min(at + _LONGEST_BRACKETS, len(text))):
         depth += (text[end] in "([{") - (text[end] in ")]}")
@@ -371,7 +378,8 @@ def _in_brackets(text: str, at: int, kind: Kind) -> Iterator[_Span]:
 
 
 def _on_next_lines(text: str, at: int, kind: Kind, block: bool) -> Iterator[_Span]:
-    """Yield a value that begins on the next line. In a YAML block, it has all lines with at least the same indent."""
+    """Yield a value that begins on the next line. In a YAML block, the value has all lines that are indented at least
+    as far."""
     least: int | None = None
     while found := _NEXT_LINE.match(text, at):
         indent = len(found["indent"])
@@ -418,7 +426,8 @@ _UNUSED_DETECTORS = (
     "Ibm",
     "Npm",
 )
-"""Detectors that go by names, as we do ourselves, that mistake words for secrets, or that take too long."""
+"""Detectors that are not used, because they go by names, as this module does itself; because they mistake words for
+secrets; or because they are too slow."""
 
 
 @cache
@@ -435,7 +444,7 @@ def _detectors() -> tuple[tuple[str, RegexBasedDetector], ...]:
 
 
 def _by_library(text: str) -> Iterator[_Span]:
-    """Yield the secrets whose form detect-secrets knows."""
+    """Yield the secrets whose form the library detect-secrets knows."""
     for kind, detector in _detectors():
         for pattern in detector.denylist:
             yield from (_Span(*found.span(), kind, True) for found in pattern.finditer(text))
@@ -477,11 +486,12 @@ _HASH_NAME = re.compile(
     r"(?i)(?<![a-z])(?:commit|sha\d*|rev(?:ision)?|hash|md5|digest|ids?|uuid|actor|node|job|worker|object|group|head|ref|checksum|etag"
     r"|blob|trace|snapshots?|fingerprint|tag|image|merge|branch|at|@)[\W_]*(?:\w+[\W_]+){0,2}$"
 )
-"""The name of a hash or an identifier in front of it."""
+"""A name, before a value, of a hash or an identifier."""
 _KNOWN_BLOB = re.compile(r"[\w.\-]+(?:/[\w.\-]+)+|(?:triton|aclnn|npu|torch|kernel)[A-Za-z_]*\w*|.*(?:\dd){3}.*")
-"""A path, or the name of a kernel, such as Triton's with 0d1d2d for its arguments."""
+"""A path or the name of a kernel, such as Triton's names with 0d1d2d for the arguments."""
 _RANDOM = "what looks random"
-"""This comes after all other kinds in the order of spans, so that a more exact kind at the same place wins."""
+"""The kind of values that look random. In the order of spans it comes after all other kinds, so a more exact kind at
+the same place wins."""
 
 
 def _random(text: str) -> Iterator[_Span]:
@@ -506,12 +516,12 @@ def _random(text: str) -> Iterator[_Span]:
 # Known secrets, wherever they occur.
 
 _IGNORED = re.compile(rf"\r?\n{_PREFIX}|[\s\\\"'│|]")
-"""Characters that breaking and escaping a value may add."""
+"""Characters that are added when a value is broken into lines or escaped."""
 _SHORTEST_SEARCHED = 6
 
 
 def _occurrences(text: str, known: Mapping[str, str]) -> Iterator[_Span]:
-    """Yield the occurrences of known values, also escaped, encoded, or broken into lines."""
+    """Yield the places at which known values occur. The values may be escaped, encoded, or broken into lines."""
     if not known:
         return
     places: list[int] = []
@@ -538,7 +548,8 @@ def _squeezed(text: str) -> str:
 
 
 def _encoded(value: str) -> Iterator[str]:
-    """Yield a value as in URLs, as hexadecimal digits, and as base64 at each of its three possible offsets."""
+    """Yield the encoded forms of a value: as in URLs, as hexadecimal digits, and as base64 at each of the three
+    possible offsets."""
     for given in {value, unquote(value)}:
         yield quote(given, safe="")
         yield quote(given)

@@ -1,4 +1,4 @@
-"""Judges which names may be secrets' names, and which values are known to be harmless."""
+"""Judges which names may belong to secrets, and which values are known to be harmless."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """The kind of value that a name suggests. A mask in the text shows it."""
+    """The kind of value that a name suggests. The mask in the text shows this kind."""
 
     PASSWORD = "password"
-    """Chosen by a person: it may contain blanks and punctuation, or be a number."""
+    """A value chosen by a person. It may contain blanks and punctuation, or be a number."""
     HEADER = "header"
-    """Its value is the rest of the line."""
+    """The value is the rest of the line."""
     TOKEN = "token"
     KEY = "key"
     PERHAPS = "value"
-    """A name such as `key` or `token` alone, which is also an ordinary word."""
+    """The value of a single word such as `key` or `token`, which is also an ordinary word."""
     HARMLESS = ""
 
 
@@ -30,21 +30,21 @@ _STRONG_PARTS = (
     ),
     (re.compile("(?:auth|access|refresh|session|bearer|id|bot|csrf|personal|api)token(?!id)"), Kind.TOKEN),
 )
-"""Parts that make a name a secret's, searched in its letters without separators."""
+"""Parts that mark a name as a secret's. They are searched in the name's letters without separators."""
 _STRONG_WORDS = {
     **dict.fromkeys(("pw", "pwd", "psk", "otp", "totp", "passcode", "userpw"), Kind.PASSWORD),
     **dict.fromkeys(("cred", "creds", "dsn", "hmac", "jwt", "sas", "csrf", "sid"), Kind.TOKEN),
     **dict.fromkeys(("sk", "ak", "apikeys"), Kind.KEY),
 }
-"""Words that make a name a secret's."""
+"""Words that mark a name as a secret's."""
 _WEAK_WORDS = {
     **dict.fromkeys(("key", "keys"), Kind.KEY),
     **dict.fromkeys(("token", "tokens", "sig", "signature", "session", "webhook"), Kind.TOKEN),
     **dict.fromkeys(("pass", "auth", "oauth", "salt"), Kind.PASSWORD),
 }
-"""Words that make a name a secret's unless another word says that it is something else."""
+"""Words that mark a name as a secret's unless another word shows that it is not."""
 _WEAK_ENDS = re.compile(r"(?P<password>.(?:pass|pwd|pw|creds?|auth))$|(?P<key>.keys?)$|(?P<token>.token|token.)")
-"""Weak words at the end of a compound word; `token` also at its start."""
+"""Weak words at the end of a compound word. `token` is also recognized at its beginning."""
 _HARMLESS_WORDS = re.compile(
     r"(?:mon|tur|hot|don|hoc|joc|whis|low)keys?|key(?:word|board|point|frame|note|stone)s?|.*(?:tokeni[sz]|tokenwise).*"
     r"|bypass|compass|surpass|trespass|singlepass|multipass"
@@ -62,14 +62,14 @@ shape sharding size skip sock sort spec special speculative start stat states st
 thinking throughput tools total type types unexpected unk unused usage use video vision weight weights window
 """
 _QUALIFIER_WORDS = frozenset(_QUALIFIERS.split())
-"""Words that show that a weak name belongs to a setting, a part of a model, a data set, or a metric."""
+"""Words that show that a name with a weak word belongs to a setting, a part of a model, a data set, or a metric."""
 _UNITS = ("s", "sec", "second", "seconds", "ms")
-"""The last words of a name that belongs to a setting, a part of a model, a data set, or a metric."""
+"""Units at the end of a name. They show that it belongs to a setting, a part of a model, a data set, or a metric."""
 _SECRET_BEFORE = re.compile(
     r"(?i)\b(api|secret|access|private|account|storage|encryption|signing|master|license|client|bot"
     r"|auth|bearer|refresh|session|personal|service|wandb|hf|ssh|security)(?:[ -]access)?[ -]$"
 )
-"""Words before `key` or `token` in prose that make it a secret's name."""
+"""Words before `key` or `token` in prose. Together they name a secret."""
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 _EMPTY = re.compile(
@@ -88,7 +88,7 @@ _MESSAGE = re.compile(
     r"|authentication|unknown|unsupported|unauthorized|found|given|got|expected|for|of|in|to|from|and|or|with|the|a|an"
     r"|are|will|which|that|mismatch|per)\b[a-z ,.]*"
 )
-"""A sentence that follows the name of a secret, such as `is missing`."""
+"""The beginning of a sentence about a secret, such as `is missing`, which is not its value."""
 _PATH = re.compile(r"[\"']?(?:~|\.{0,2})/[\w.+@=/\-]*")
 _SETTING = re.compile(
     r"\+{0,2}(?:actor_rollout_ref|actor|rollout|ref|critic|data|algorithm|trainer|reward|reward_model|env|model|optim|engine"
@@ -96,7 +96,7 @@ _SETTING = re.compile(
 )
 """A key of verl's configuration."""
 _MOST_TOKEN_DIGITS = 6
-"""The most digits of a number that may be a token of a vocabulary."""
+"""The most digits of a number that may be a token id in a vocabulary."""
 
 
 def kind_of(name: str, before: str = "") -> Kind:
@@ -138,7 +138,7 @@ def _weak(word: str) -> Kind:
 
 
 def is_harmless(value: str, kind: Kind) -> bool:
-    """Tell whether a value is known to be harmless, although its name may be a secret's."""
+    """Tell whether a value is known to be harmless, although its name may belong to a secret."""
     text = value.strip().strip("\"'")
     if _EMPTY.fullmatch(text) or _PLACEHOLDER.fullmatch(text):
         return True
@@ -159,11 +159,12 @@ _TURNS = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A
 _CAPITALS = re.compile(r"(?<=[A-Z])(?=[A-Z])")
 _SYLLABLES = re.compile(r"[a-z]{3,}")
 _SHORTEST, _SHORTEST_PART = 20, 14
-"""The fewest letters and digits of random text, and the fewest characters of its longest part."""
+"""The minimum number of letters and digits in a random text, and the minimum length of its longest part."""
 
 
 def is_random(word: str) -> bool:
-    """Tell whether a word looks random: small letters, capitals, and digits alternate too often for a name."""
+    """Tell whether a word looks random: it switches between lower case, upper case, and digits too often for a
+    name."""
     letters = sum(map(str.isalnum, word))
     if letters < _SHORTEST or max(map(len, re.split(r"[._/\-]", word))) < _SHORTEST_PART:
         return False

@@ -17,9 +17,9 @@ _LOCAL = ("127.0.0.1", "0.0.0.0")
 _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}(?![\w:])")
 _PATH = re.compile(r"(?<![\w:/<])/(?:[\w.+@=\-]{1,255}/){1,30}[\w.+@=\-]{0,255}")
 _KEPT_PARTS = 3
-"""Number of last parts of a path that are kept, because they name a module and not a user."""
+"""How many parts at the end of a path are kept. They identify a module, not a user."""
 _HOMES = ("home", "users")
-"""Folders whose entries are names of users."""
+"""Folders whose entries are user names."""
 _PUBLIC = ("/usr/local/Ascend", "/usr/lib", "/dev/", "/proc/", "/tmp/ray")
 _HOST = re.compile(
     r"(?P<label>\b(?:node|host|hostname|server|nodename)(?:\s?[=:]\s?| )[\"']?)(?P<name>[\w\-]{0,60}\d[\w.\-]{0,80})"
@@ -28,14 +28,15 @@ _HOST = re.compile(
 
 _NAME = re.compile(r"\w[\w\-]*")
 _SHORTEST = 3
-"""The fewest characters of a name that is replaced: shorter names may be parts of anything."""
+"""The fewest characters of a name that is replaced. Shorter names occur too often as parts of other words."""
 
 
 class Redaction:
-    """Removes private data. The same host or address always gets the same replacement, so the text stays readable."""
+    """Removes private data. A host or an address always gets the same replacement, so the text stays
+    understandable."""
 
     def __init__(self, names: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
-        """`names` are known names of users and hosts; `environ` has variables that may be secret."""
+        """`names` are known user and host names. `environ` contains variables that may be secret."""
         self._mask = Masking(environ or {})
         self._names = frozenset(name for name in names if len(name) >= _SHORTEST)
         self._addresses: dict[str, str] = {}
@@ -43,7 +44,8 @@ class Redaction:
 
     @staticmethod
     def here(hosts: Iterable[str] = ()) -> Redaction:
-        """Return a redaction that knows this user, this host, the other `hosts`, and the environment's variables."""
+        """Return a redaction that knows this user, this host, the given other hosts, and this process's environment
+        variables."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):
@@ -52,7 +54,7 @@ class Redaction:
         return Redaction(("" if user == "root" else user, host, host.partition(".")[0], *hosts), os.environ)
 
     def said(self) -> str:
-        """Return the number of masked secrets so far, by kind."""
+        """Return how many secrets of each kind have been masked so far."""
         counted = self._mask.counts.most_common()
         return ", ".join(f"{kind} {count}" for kind, count in counted) or "nothing"
 

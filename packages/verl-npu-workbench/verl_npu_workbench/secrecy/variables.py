@@ -1,8 +1,9 @@
-"""Chooses the variables of a program in a sandbox from the user's environment, and replaces secrets in them.
+"""Chooses, from the user's environment, the variables that a program in a sandbox gets, and replaces secrets in them.
 
-Allowed are variables that a job's processes are known to read, and those that the script, or a file that it names,
-mentions: a script should see the values that it would really have. A secret is replaced by a placeholder, so that a
-script that checks whether it is set sees the right answer, and the secret can be put back later.
+Two groups of variables are allowed: those that a job's processes are known to read, and those that the script or a
+file that it names mentions, because a script should see the values that it would really have. A secret is replaced by
+a placeholder. A script that checks whether the secret is set then still gets the right answer, and the secret can be
+put back later.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _PLACEHOLDERS = re.compile(rf"{_PLACEHOLDER}([A-Za-z_]\w*)")
 
 
 def allowed(environ: Mapping[str, str], named: Iterable[str] = ()) -> dict[str, str]:
-    """Return the part of `environ` that a program in a sandbox gets. `named` are further variables that it uses."""
+    """Return the part of `environ` that a program in a sandbox gets. `named` are additional variables that the program
+    uses."""
     names = set(named)
     return {
         name: f"{_PLACEHOLDER}{name}" if is_secret(name, value) else value
@@ -38,12 +40,13 @@ def allowed(environ: Mapping[str, str], named: Iterable[str] = ()) -> dict[str, 
 
 
 def restored(text: str, environ: Mapping[str, str]) -> str:
-    """Put the secrets that `allowed` has replaced back into a text, for a program outside the sandbox."""
+    """Replace the placeholders of `allowed` in a text by the original secrets, for a program outside the sandbox."""
     return _PLACEHOLDERS.sub(lambda found: environ.get(found[1], found[0]), text)
 
 
 def words_of(texts: Iterable[str], *folders: Path) -> set[str]:
-    """Return all words that may be names of variables, in texts and in the files in `folders` that they name."""
+    """Return all words that may be variable names, from texts and from the files in `folders` that the texts
+    mention."""
     words: set[str] = set()
     waiting, seen = list(texts), set[Path]()
     while waiting:

@@ -1,7 +1,8 @@
-"""Replacements with which verl, its models, and its engines run on virtual NPUs.
+"""Replacements for software that needs real NPUs. They let verl, its models, and its rollout engines run on virtual
+NPUs.
 
-Only the virtual Ascend calls this package, when it starts, by its entry point `virtual_ascend.extensions`. On real
-NPUs, nothing of it is imported.
+Only the virtual Ascend calls this package, when it starts, through the entry point `virtual_ascend.extensions`. On
+real NPUs, no part of it is imported.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """Register hooks that replace software for real NPUs when verl, transformers, MindSpeed, vLLM, or Triton is
-    imported."""
+    """Register import hooks that replace software for real NPUs as soon as verl, transformers, MindSpeed, vLLM, or
+    Triton is imported."""
     wanted = dict(_HOOKS)
     if has_own_torch_npu():
         wanted["vllm.v1.executor.abstract"] = "graphs:refuse_graphs"
@@ -34,7 +35,8 @@ def install() -> None:
 
 
 def _called(name: str) -> Callable[[ModuleType], None]:
-    """Return a hook that imports a module of this package and calls its function: `module:function`."""
+    """Return an import hook that imports a module of this package and calls one of its functions. `name` has the form
+    `module:function`."""
 
     def hook(upstream: ModuleType) -> None:
         module, _, function = name.partition(":")
@@ -60,4 +62,4 @@ _HOOKS = {
     "mindspeed.ops.triton.l2norm": "mindspeed:offer_norm",
     "mindspeed.core.ssm.chunk_gated_delta_rule": "mindspeed:offer_recurrence",
 }
-"""The function to call for each upstream module when it is imported."""
+"""The function to call when an upstream module is imported, by the name of that module."""

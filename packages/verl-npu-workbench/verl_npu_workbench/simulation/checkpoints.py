@@ -18,8 +18,8 @@ _BUILD_OPTIONS = ("attn_implementation", "dtype", "torch_dtype")
 def leave_weights_out(module: ModuleType) -> None:
     """Make `transformers.modeling_utils` leave large weights uninitialised.
 
-    Host memory that is never written to is not allocated. Small weights are initialised, because they are real on the
-    NPU too. A checkpoint needs only its config.json and its tokenizer.
+    The host does not allocate memory that is never written to. Small weights are initialised, because they are real on
+    a virtual NPU, too. The checkpoint needs only its config.json and its tokenizer.
     """
     base = module.PreTrainedModel
     from_config = base._from_config.__func__

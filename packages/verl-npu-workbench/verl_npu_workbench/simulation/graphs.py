@@ -1,7 +1,8 @@
-"""Allows graphs of vLLM engines that were compared with eager mode on virtual NPUs, and refuses others at the start.
+"""Allows graph modes of vLLM whose results were compared with eager mode on virtual NPUs, and refuses other modes at
+the start.
 
-Otherwise, an engine might fail minutes later in one of its own processes, or give untested answers. For the proof of
-weights, the addresses of the weights are recorded when graphs are captured.
+Without the refusal, an engine might fail minutes later in one of its own processes, or give answers that nobody has
+verified. In addition, the addresses of the weights are recorded when graphs are captured, for the proof of weights.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from verl_npu.features.weight_sync.engines.captured import remember
 
 
 def refuse_graphs(module: ModuleType) -> None:
-    """Make vLLM call `check_eager` when it chooses an engine's executor: its settings are final then, and none of its
-    processes runs yet."""
+    """Make vLLM call `check_eager` when it chooses an engine's executor. At this point, the engine's settings are
+    final and none of its processes runs yet."""
     executor = module.Executor
     original = executor.get_class
 
@@ -30,7 +31,8 @@ def refuse_graphs(module: ModuleType) -> None:
 
 
 def note_weights(module: ModuleType) -> None:
-    """Make vllm-ascend record the addresses of its weights when it captures graphs, for later proofs of weights."""
+    """Make vllm-ascend record the addresses of its weights when it captures graphs. Later proofs of weights use
+    them."""
     runner = module.NPUModelRunner
     original = runner.capture_model
 
@@ -44,7 +46,7 @@ def note_weights(module: ModuleType) -> None:
 
 
 def check_eager(settings: Any) -> None:
-    """Raise JobSettingError if an engine on NPUs with these vLLM settings would capture untested graphs."""
+    """Raise JobSettingError if these vLLM settings would make an engine on NPUs capture graphs in an untested mode."""
     asked = _asked(settings) if settings.device_config.device_type == "npu" else ""
     if asked:
         raise JobSettingError(
@@ -61,7 +63,7 @@ TRIED = {
     "0.13.0": ("PIECEWISE", "FULL_DECODE_ONLY"),
     "0.23.0": ("PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"),
 }
-"""The releases of vllm-ascend, with vLLM's graph modes, whose answers with and without graphs are the same."""
+"""From each release of vllm-ascend to vLLM's graph modes that give the same answers as eager mode."""
 
 
 def _offered() -> str:

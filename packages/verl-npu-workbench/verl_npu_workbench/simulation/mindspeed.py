@@ -1,10 +1,10 @@
-"""Operators that MindSpeed compiles against CANN or ATB, computed on virtual NPUs without these.
+"""Implementations, for virtual NPUs, of the operators that MindSpeed compiles against CANN or ATB.
 
-They are the grouped products of experts (ops/csrc/cann/gmm.cpp and ops/csrc/atb/groupmatmul_add.cpp), the step of the
-swapped optimizer (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp), and, until MindSpeed 2.2.0, the fused rotary embedding
-(ops/csrc/cann/npu_rotary_position_embedding.cpp), for which later releases call torch_npu. From core_r0.16.0 on,
-Triton kernels for NPUs sort tokens by expert (ops/triton/sort_chunks_by_idx.py) and compute the recurrence of linear
-attention and its norm (core/ssm/chunk_gated_delta_rule.py, ops/triton/l2norm.py).
+The operators are the grouped products of experts (ops/csrc/cann/gmm.cpp and ops/csrc/atb/groupmatmul_add.cpp), the
+step of the swapped optimizer (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp), and, until MindSpeed 2.2.0, the fused
+rotary embedding (ops/csrc/cann/npu_rotary_position_embedding.cpp), for which later releases call torch_npu. From
+core_r0.16.0 on, Triton kernels for NPUs sort tokens by expert (ops/triton/sort_chunks_by_idx.py) and compute the
+recurrence of linear attention and its norm (core/ssm/chunk_gated_delta_rule.py, ops/triton/l2norm.py).
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def offer_operators(builder: ModuleType) -> None:
 
 
 def offer_sorting(kernels: ModuleType) -> None:
-    """Replace the launchers of kernels in `mindspeed.ops.triton.sort_chunks_by_idx`."""
+    """Replace the functions that launch kernels in `mindspeed.ops.triton.sort_chunks_by_idx`."""
     kernels.make_chunk_sort_map = chunk_sort_map  # type: ignore[attr-defined]
     kernels.sort_chunks_by_map = sorted_rows  # type: ignore[attr-defined]
 
 
 def offer_norm(kernels: ModuleType) -> None:
-    """Replace the norm of `mindspeed.ops.triton.l2norm`."""
+    """Replace the norm in `mindspeed.ops.triton.l2norm`."""
     kernels.l2norm = kernels.l2_norm = l2norm  # type: ignore[attr-defined]
 
 
 def offer_recurrence(rule: ModuleType) -> None:
-    """Make `mindspeed.core.ssm.chunk_gated_delta_rule` use its own function in plain torch."""
+    """Make `mindspeed.core.ssm.chunk_gated_delta_rule` use its own implementation in plain torch."""
 
     def chunk_gated_delta_rule(
         q: torch.Tensor,
@@ -106,7 +106,8 @@ def l2norm(x: torch.Tensor, eps: float = 1e-6, output_dtype: torch.dtype | None 
 
 
 def chunk_sort_map(sizes: torch.Tensor, order: torch.Tensor, tokens: int, chunks: int) -> torch.Tensor:
-    """Return the new place of each row, int32 [tokens], from chunk sizes [chunks] and their new order [chunks]."""
+    """Return the new position of each row, int32 [tokens], given the chunk sizes [chunks] and the new order of the
+    chunks [chunks]."""
     starts = sizes.cumsum(0) - sizes
     moved = sizes[order]
     places = torch.empty_like(starts).scatter_(0, order, moved.cumsum(0) - moved)
@@ -117,7 +118,8 @@ def chunk_sort_map(sizes: torch.Tensor, order: torch.Tensor, tokens: int, chunks
 def sorted_rows(
     x: torch.Tensor, row_map: torch.Tensor, probs: torch.Tensor | None, tokens: int, width: int, is_forward: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return x [tokens, width] and probs [tokens] with rows moved to their places in the map, or, backward, back."""
+    """Return x [tokens, width] and probs [tokens] with their rows moved to the positions in the map. If `is_forward`
+    is false, the rows are moved back."""
     rows = row_map.long()
 
     def move(given: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Makes Triton's interpreter compute bfloat16 in float32 and round to nearest, like NPUs.
+"""Makes Triton's interpreter compute bfloat16 in float32 and round to the nearest value, like NPUs.
 
-The interpreter itself computes with the bits of bfloat16 as if they were integers, and truncates in conversions.
-Float8 arithmetic is refused.
+Without this module, the interpreter treats the bits of bfloat16 as integers, and truncates when it converts. Float8
+arithmetic is refused.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def compute_bfloat16(interpreter: ModuleType) -> None:
 
 
 def is_known(interpreter: ModuleType) -> bool:
-    """Tell whether this release of Triton has all parts of the interpreter that are changed here."""
+    """Tell whether this release of Triton has all parts of the interpreter that this module changes."""
     methods = [*_TYPE_OF_RESULT, "cast_impl", "create_fp_to_fp", "create_atomic_rmw", "get_fp32"]
     names = ["_patch_lang_tensor", "TensorHandle", "np", "tl"]
     reductions = ("ReduceScanOpIneterface", "ReduceScanOpInterface")
@@ -138,7 +138,7 @@ def _converted(interpreter: ModuleType, upstreams: Method) -> Method:
 
 
 def _with_transposes(interpreter: ModuleType, upstreams: Method) -> Method:
-    """Make the type of `x.T` a block, which Triton 3.2 forgets."""
+    """Make the interpreter give `x.T` a block type. Triton 3.2 does not do this."""
 
     def transposed(self: Block) -> object:
         block = interpreter.tl.block_type(self.type.scalar, list(reversed(self.type.shape)))
@@ -180,7 +180,8 @@ def _is_handle(value: object, interpreter: ModuleType) -> TypeGuard[Handle]:
 
 
 def _is_bfloat16(value: object, interpreter: ModuleType) -> TypeGuard[Handle]:
-    """Tell whether a value has the bits of bfloat16. The result of a comparison has only the type."""
+    """Tell whether a value is stored as the bits of bfloat16. The result of a comparison has the type but not the
+    bits."""
     if not _is_handle(value, interpreter) or value.data.dtype != interpreter.np.uint16:
         return False
     return bool(value.dtype.scalar == interpreter.tl.bfloat16)

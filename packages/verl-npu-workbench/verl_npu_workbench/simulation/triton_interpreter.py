@@ -1,7 +1,8 @@
-"""Runs Triton kernels on virtual NPUs, with our reference if there is one, or else with Triton's slow interpreter.
+"""Runs Triton kernels on virtual NPUs: with our reference if there is one, otherwise with Triton's slow interpreter.
 
-The interpreter works on the memory of the virtual NPU. Launches can be recorded for the compiler (`triton_launches`).
-The hooks here run when Triton's modules are imported, before the first kernel is defined.
+The interpreter works directly on the memory of the virtual NPU. Launches can be recorded for the compiler
+(`triton_launches`). The hooks in this module run when Triton's modules are imported, before the first kernel is
+defined.
 """
 
 from __future__ import annotations
@@ -66,11 +67,13 @@ class Tuner(Protocol):
 
 _INTERPRET = "TRITON_INTERPRET"
 _UNSPECIALIZED: dict[tuple[str, str], Mapping[str, Sequence[str | int]]] = {}
-"""For each kernel, by module and name, the parameters that its `jit` excludes from specialization, by option."""
+"""The parameters that a kernel's `jit` excludes from specialization. The keys are the kernel's module and name, then
+the option."""
 
 
 def offer_triton() -> None:
-    """If no Triton is installed, let `import triton` find the one in the folder that VERL_NPU_KERNEL_TRITON gives."""
+    """If no Triton is installed, make `import triton` find the Triton in the folder that the variable
+    VERL_NPU_KERNEL_TRITON names."""
     folder = environment.KERNEL_TRITON.text().strip()
     if folder and folder not in sys.path:
         # At the end, because an installed Triton comes first.
@@ -78,7 +81,7 @@ def offer_triton() -> None:
 
 
 def interpret(jit: ModuleType) -> None:
-    """Make `triton.jit` compile for Triton's interpreter, unless a GPU could run the kernels."""
+    """Make `triton.jit` use Triton's interpreter, unless there is a GPU that could run the kernels."""
     if torch.cuda.is_available():
         return
     if "triton.language" in sys.modules and os.environ.get(_INTERPRET) != "1":
@@ -90,13 +93,13 @@ def interpret(jit: ModuleType) -> None:
 
 
 def give_driver(module: ModuleType) -> None:
-    """Give Triton a driver for virtual NPUs, because programs ask the driver for a device while they are imported."""
+    """Give Triton a driver for virtual NPUs, because programs query the driver for a device when they are imported."""
     if not torch.cuda.is_available():
         module.driver.set_active(_Driver())
 
 
 def compute_launches(interpreter: ModuleType) -> None:
-    """Make the interpreter record and check each launch, and compute it on the memory of the virtual NPU."""
+    """Make the interpreter record and check each launch, and then compute it on the memory of the virtual NPU."""
     upstreams = interpreter.GridExecutor
 
     class Launcher(upstreams):  # type: ignore[misc, valid-type]  # a class of Triton's
@@ -127,7 +130,8 @@ def compute_launches(interpreter: ModuleType) -> None:
 
 
 def follow_tuning(autotuner: ModuleType) -> None:
-    """Record a tuner's launch with all of its configurations. Nothing is tuned: the first one is computed."""
+    """Make a tuner record its launch with all of its configurations. No tuning takes place: the first configuration is
+    computed."""
     run = autotuner.Autotuner.run
 
     @functools.wraps(run)
@@ -209,7 +213,7 @@ def _say_once() -> None:
 
 
 def _host(value: object) -> object:
-    """Return a virtual NPU's tensor as a CPU tensor on the same memory, with the same strides and aliases."""
+    """Return a CPU tensor on the memory of a virtual NPU's tensor, with the same strides and aliases."""
     if isinstance(value, Tensor):
         return _view(value) if value.device.type == "npu" else value
     base = getattr(value, "base", None)
@@ -230,7 +234,7 @@ def _view(tensor: Tensor) -> Tensor:
 
 
 class _Utils:
-    """The NPU's properties in Triton's driver."""
+    """The NPU's properties, as Triton's driver reports them."""
 
     def get_device_properties(self, _device: object = None) -> dict[str, int]:
         return {"max_shared_mem": 1, "num_aicore": soc.CUBE_CORES, "num_vectorcore": soc.VECTOR_CORES}
@@ -269,5 +273,6 @@ class _Driver:
         return 0
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return a function that should time a configuration, but runs nothing, so that the first one is chosen."""
+        """Return a function that claims to time a configuration but runs nothing, so that the first configuration is
+        chosen."""
         return lambda _call, quantiles=(0.5,), **_more: [0.0 for _ in quantiles]

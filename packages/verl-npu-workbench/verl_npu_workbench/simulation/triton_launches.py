@@ -1,7 +1,8 @@
-"""Records launches of Triton kernels as the compiler sees them: types, constants, and arguments that are 1 or 16*n.
+"""Records launches of Triton kernels as the compiler sees them: the types, the constants, and which arguments are 1 or
+a multiple of 16.
 
-If VERL_NPU_KERNEL_LAUNCHES names a file, each distinct launch is appended to it as a JSON line, for
-`verl-npu kernels --launches`.
+If VERL_NPU_KERNEL_LAUNCHES names a file, each distinct launch is appended to it as a line of JSON, for `verl-npu
+kernels --launches`.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Launch:
 
     function: FunctionType
     arguments: Mapping[str, object]
-    """The arguments by parameter name, defaults included."""
+    """The arguments by parameter name. Default values are included."""
     grid: tuple[int, ...]
     options: Mapping[str, object] = field(default_factory=dict)
-    """num_warps and other options of the compiler, besides the kernel's own parameters."""
+    """The compiler's options, such as num_warps. The kernel's own parameters are not included."""
     unspecialized: Collection[str] = ()
     """Parameters that the compiler does not specialize for 1 or for multiples of 16."""
     unaligned: Collection[str] = ()
@@ -59,7 +60,8 @@ def recorded() -> bool:
 
 
 def record(launch: Launch) -> bool:
-    """Record a launch if recording is on. Return true inside `collecting`, where launches are not computed."""
+    """Record a launch if recording is on. Return True if the launch must not be computed, because it happens inside
+    `collecting`."""
     collected = _collected.get()
     if collected is not None:
         collected.append(case(launch))
@@ -71,7 +73,7 @@ def record(launch: Launch) -> bool:
 
 @contextlib.contextmanager
 def collecting() -> Iterator[list[Case]]:
-    """Collect launches in a list inside the `with` block, instead of computing them."""
+    """Collect the launches inside the `with` block in a list, instead of computing them."""
     cases: list[Case] = []
     token = _collected.set(cases)
     try:
@@ -82,7 +84,7 @@ def collecting() -> Iterator[list[Case]]:
 
 @contextlib.contextmanager
 def tuned(cases: list[Case]) -> Iterator[None]:
-    """Record the launch inside the `with` block with all cases of a tuner."""
+    """Record the launch inside the `with` block together with all of a tuner's cases."""
     token = _alternatives.set(cases)
     try:
         yield
@@ -91,7 +93,7 @@ def tuned(cases: list[Case]) -> Iterator[None]:
 
 
 def case(launch: Launch) -> Case:
-    """Return a launch's arguments as Triton 3.2 describes them to the compiler."""
+    """Return a launch's arguments in the form in which Triton 3.2 describes them to the compiler."""
     made: Case = {"signature": {}, "constants": {}, "divisible": [], "ones": [], "options": {}, "guessed": False}
     signature: dict[str, str] = {}
     constants: dict[str, object] = {}
@@ -142,7 +144,7 @@ def _annotation(function: FunctionType, name: str) -> str:
 
 
 def _annotated(annotation: str) -> str:
-    """Return the type in a parameter's annotation, as Triton reads it; empty if there is none."""
+    """Return the type in a parameter's annotation, as Triton interprets it. Empty if there is none."""
     for word, letter in (("uint", "u"), ("int", "i")):
         width = annotation[annotation.find(word) + len(word) :]
         if width and word in annotation:
@@ -175,7 +177,7 @@ def _is_multiple(value: object) -> bool:
 
 
 def _encoded(value: object, made: Case) -> object:
-    """Return a constant as JSON, like `kernels.inside.compiling.encoded`; set `why` in `made` if that fails."""
+    """Return a constant as JSON, like `kernels.inside.compiling.encoded`. If that fails, set `why` in `made`."""
     kind = type(value).__name__
     if kind == "constexpr":
         return _encoded(getattr(value, "value", None), made)

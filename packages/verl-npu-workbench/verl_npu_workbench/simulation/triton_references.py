@@ -1,7 +1,8 @@
-"""References that compute Triton kernels of vLLM and vllm-ascend on virtual NPUs; other kernels raise an error.
+"""References that compute Triton kernels of vLLM and vllm-ascend on virtual NPUs. Other kernels raise an error.
 
-vLLM finds no Triton with a driver on virtual NPUs. It then decorates its kernels with a placeholder, and vllm-ascend
-avoids Triton wherever it checks for it. The kernels here are those that it launches without a check.
+On virtual NPUs, vLLM finds no Triton with a driver. It then decorates its kernels with a placeholder, and vllm-ascend
+avoids Triton wherever it checks for a driver. This module has references for the kernels that are launched without
+such a check.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def launch_references(importing: ModuleType) -> None:
 def _can_stand_in(importing: ModuleType) -> bool:
     """Tell whether the placeholder has all names that vLLM's own modules import from Triton.
 
-    The placeholder of 0.11 has no `exp`, so that Qwen3-Next, which upstream's weight sync imports, needs Triton.
+    The placeholder of vLLM 0.11 has no `exp`. Qwen3-Next, which upstream's weight sync imports, then needs a real
+    Triton.
     """
     return hasattr(importing.TritonLanguagePlaceholder(), "exp")
 
@@ -86,10 +88,10 @@ class _Kernel:
 
 
 def reference_of(name: str, found: Sequence[str]) -> Reference | None:
-    """Return the reference of a kernel with these parameters; None if there is none.
+    """Return the reference for a kernel with these parameters. None if there is no reference.
 
     Raises:
-        NotImplementedError: the reference has other parameters than the kernel.
+        NotImplementedError: the reference's parameters differ from the kernel's.
     """
     reference = REFERENCES.get(name)
     if reference is None:
@@ -212,4 +214,4 @@ REFERENCES: Mapping[str, Reference] = {
     "vllm.v1.worker.block_table._compute_slot_mapping_kernel": _slot_mapping,
     "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel": _ascend_slot_mapping,
 }
-"""The reference for each kernel, by name. A reference takes the grid and then the kernel's parameters."""
+"""The references by kernel name. A reference is called with the grid, followed by the kernel's arguments."""

@@ -1,4 +1,4 @@
-"""Finds the compiled device for this Python and torch, or compiles it, once per machine."""
+"""Finds the compiled device for this Python and torch. If there is none, compiles it, once per machine."""
 
 from __future__ import annotations
 
@@ -43,15 +43,17 @@ class Module:
 DEVICE = Module(NAME, SOURCES)
 FLAGS = ("-O1", "-finline-small-functions", "-g0", "-Wall", "-Wno-unused-parameter")
 WORK = 10_000
-"""The CPU time of compiling the device, in units of `_unit()`: 57 s against 5.7 ms, on two kinds of machine."""
+"""The CPU time for compiling the device, in units of `_unit()`. It is 57 s with a unit of 5.7 ms, and the ratio was
+the same on two kinds of machine."""
 TOGETHER = 2
-"""The number of compilers that run at once."""
+"""The number of compilers that run at the same time."""
 EVERY = 8.0  # seconds between two lines of progress
 PATIENCE = 900.0  # seconds to wait for another process that compiles
 
 
 def key(torch_version: str, sources: Path = SOURCES) -> str:
-    """Return a name made of all that a library depends on: torch, Python's ABI, the machine, and our sources."""
+    """Return a name computed from everything that a library depends on: torch, Python's ABI, the machine, and our
+    sources."""
     digest = hashlib.sha256()
     digest.update(" ".join(FLAGS).encode())
     # The other modules include headers of the device.
@@ -63,10 +65,11 @@ def key(torch_version: str, sources: Path = SOURCES) -> str:
 
 
 def library(torch_version: str, cache: Path, module: Module = DEVICE) -> Path:
-    """Return the path of a compiled module: shipped with the package, cached, or compiled now.
+    """Return the path of a compiled module. It is shipped with the package, cached, or compiled now.
 
     Raises:
-        BuildError: there is no compiler or no ninja, the compiler failed, or another process compiles for 15 minutes.
+        BuildError: there is no compiler or no ninja, the compiler failed, or another process has been compiling for 15
+            minutes.
     """
     name = key(torch_version, module.sources)
     shipped = PREBUILT / name / f"{module.name}.so"
@@ -118,7 +121,7 @@ def compiler() -> str:
 
 
 def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subject: str) -> None:
-    """Compile `sources` into `out`. `subject` is its name in messages.
+    """Compile `sources` into `out`. `subject` is the name of the result in messages.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -135,7 +138,7 @@ def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subje
 
 
 def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[[Path], bool] = is_finished) -> None:
-    """Let `make` put a library at `target`, unless it is there already. Only one process at a time does so.
+    """If there is no library at `target` yet, let `make` create it. Only one process at a time does this.
 
     Raises:
         BuildError: `make` failed, the folder is not writable, or another process has been compiling for 15 minutes.
@@ -153,7 +156,8 @@ def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[
 
 @contextmanager
 def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
-    """Hold the lock, after waiting for another process that compiles. Raise BuildError after 15 minutes."""
+    """Hold the lock in the `with` block. If another process is compiling, wait for it first. Raise BuildError after 15
+    minutes."""
     from filelock import Timeout
 
     started = time.monotonic()
@@ -217,9 +221,9 @@ def _compile(target: Path, module: Module) -> None:
 
 
 def _watched(process: subprocess.Popen[bytes], started: float, expected: float) -> int:
-    """Wait for the compiler, and report now and then how long it has been running.
+    """Wait for the compiler. Now and then, report how long it has been running.
 
-    The compiler's process ends itself and its children when its stdin closes, so it never outlives this process.
+    The compiling process ends itself and its children when its stdin is closed, so it never outlives this process.
     """
     try:
         while True:
@@ -242,7 +246,7 @@ def expected_seconds() -> float:
 
 
 def _unit() -> float:
-    """Measure the CPU time of a short loop in seconds, as a measure of the machine's speed."""
+    """Return the CPU time of a short loop in seconds. It measures the machine's speed."""
     taken = []
     for _ in range(5):
         started, total = time.process_time(), 0

@@ -1,6 +1,6 @@
 """`python -m virtual_ascend.device.compiling NAME SOURCES FOLDER` compiles the sources into a module in the folder.
 
-`build` runs this in a process of its own.
+`build` runs this program in a separate process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OPERATORS = "torch/library.h"
 
 
 def units(sources: Path) -> dict[str, list[Path]]:
-    """Group the sources into units to compile: those that register operators, and all others."""
+    """Group the sources into compilation units: the sources that register operators, and all others."""
     found: dict[str, list[Path]] = {}
     for source in sorted(sources.glob("*.cpp")):
         found.setdefault("operators" if _OPERATORS in source.read_text() else "runtime", []).append(source)

@@ -1,4 +1,4 @@
-"""The compiled device of this process, and its interface for Python (csrc/module.cpp)."""
+"""The compiled device of this process, and its Python interface (csrc/module.cpp)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch.distributed import Backend
 
 Handle: TypeAlias = "tuple[int, int, int, int]"
-"""An allocation of vllm-ascend: the device, the size in bytes, the address, and a number that is not used here."""
+"""An allocation as vllm-ascend describes it: the device, the size in bytes, the address, and a number that is not used
+here."""
 
 
 Tasks: TypeAlias = "list[tuple[str, list[tuple[str, int, list[int], list[int], str]]]]"
@@ -23,7 +24,7 @@ Tasks: TypeAlias = "list[tuple[str, list[tuple[str, int, list[int], list[int], s
 
 
 class Group(Protocol):
-    """Tasks of a graph whose arguments can be changed."""
+    """A group of tasks in a graph. The arguments of these tasks can be changed after the capture."""
 
 
 class Graph(Protocol):
@@ -38,7 +39,7 @@ class Graph(Protocol):
 
 
 class ExternalEvent(Protocol):
-    """An event between a graph and work outside of it. A stream is given as a device and a number."""
+    """An event between a graph and work outside the graph. A stream is given as a device and a number."""
 
     def record(self, device: int, stream: int) -> None: ...
     def wait(self, device: int, stream: int) -> None: ...
@@ -46,16 +47,16 @@ class ExternalEvent(Protocol):
 
 
 class Extension(Protocol):
-    """The functions of the compiled module. A device is its number among the NPUs that this process sees."""
+    """The functions of the compiled module. A device is given as its index among the NPUs that this process sees."""
 
     __file__: str
 
     HcclBackend: Callable[[int, int, Backend, timedelta], Backend]
-    """Makes the backend of a process group from a rank, a size, the gloo backend that moves the data, and the timeout
-    after which the watchdog ends the process."""
+    """Makes the backend of a process group. The arguments are a rank, a size, the gloo backend that transfers the
+    data, and the timeout after which the watchdog ends the process."""
 
     AloneBackend: Callable[[int, int], Backend]
-    """Makes the backend of a group, from a rank and a size, in which no other rank exists."""
+    """Makes the backend of a group in which no other rank exists. The arguments are a rank and a size."""
 
     Graph: Callable[[], Graph]
     TaskGroup: type[Group]
@@ -85,19 +86,21 @@ class Extension(Protocol):
         names: list[str],
         again: Callable[[list[torch.Tensor]], None],
     ) -> None:
-        """Record a call. Each replay calls `again` with the tensors at these addresses."""
+        """Record a call in the graph. Each replay calls `again` with tensors at these addresses."""
 
     def weak_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor over the same memory that does not keep the memory alive."""
+        """Return a tensor on the same memory that does not keep the memory alive."""
 
     def set_graph_reporter(self, report: Callable[[str], None], strict: bool) -> None:
-        """Set the function that reports a replay on freed memory, and whether such a replay is an error."""
+        """Set the function that is called when a replay uses freed memory. `strict` tells whether such a replay is an
+        error."""
 
     def configure(self, installed: int) -> None:
-        """Set how many NPUs the machine has. This is called once, before anything else."""
+        """Set the number of NPUs that the machine has. This must be called once, before anything else."""
 
     def init(self) -> None:
-        """Fix the visible NPUs. Raise RuntimeError in a process that was forked after its parent did this."""
+        """Fix the set of visible NPUs. Raise RuntimeError if this process was forked after its parent called this
+        function."""
 
     def is_initialized(self) -> bool: ...
     def is_in_bad_fork(self) -> bool: ...
@@ -114,7 +117,7 @@ class Extension(Protocol):
     def set_stream_id(self, device: int, stream: int) -> None: ...
     def new_stream_id(self, device: int) -> int: ...
     def refuse_streams_of_torch(self, refused: bool) -> None:
-        """Set whether `torch.Stream` refuses to make a stream of an NPU."""
+        """Set whether creating a `torch.Stream` on an NPU is refused."""
 
     def set_delayed_copies(self, delayed: bool) -> None: ...
     def synchronize_device(self, device: int) -> None: ...
@@ -132,30 +135,30 @@ class Extension(Protocol):
     def memory_stats(self, device: int) -> dict[str, int]: ...
 
     def set_phantom(self, least: int) -> None:
-        """Make every tensor of at least so many bytes a phantom; 0 makes none."""
+        """Make every tensor of at least this many bytes a phantom. 0 turns phantoms off."""
 
     def phantom(self) -> int:
-        """Return the size in bytes from which a tensor is a phantom; 0 if none is."""
+        """Return the number of bytes from which on a tensor is a phantom. It is 0 if phantoms are off."""
 
     def is_phantom(self, tensor: torch.Tensor) -> bool: ...
     def is_phantom_address(self, data: int) -> bool: ...
 
     def start_ledger(self, flops: float, bytes: float) -> None:
-        """Start the ledger. `flops` and `bytes` are what an NPU can do in a second."""
+        """Start the ledger. `flops` and `bytes` are an NPU's peak operations per second and bytes per second."""
 
     def ledger_clock(self) -> int:
-        """Return how many allocations and frees there have been."""
+        """Return the number of allocations and frees so far."""
 
     def ledger_blocks(self) -> list[tuple[int, int, int, int]]:
-        """Return each block: its bytes, when it was allocated and freed (0: not yet), and its holder
+        """Return each block: its bytes, the times of its allocation and its release (0: not released), and its holder
         (csrc/ledger.h)."""
 
     def take_ledger(self) -> tuple[list[tuple[str, int, float, float, float]], list[tuple[str, int, int, float]]]:
-        """Return the work since the last call: operators with calls, flops, bytes, and least seconds, and messages
-        with the size of their group, calls, and bytes."""
+        """Return the work since the last call, in two lists: operators with calls, flops, bytes, and minimum seconds;
+        and messages with group size, calls, and bytes."""
 
     def groups_in_ledger(self) -> int:
-        """Return how many process groups with other ranks have communicated."""
+        """Return the number of process groups that have communicated and that include other ranks."""
 
     def mark_in_ledger(self, data: int, holder: int) -> None:
         """Set the holder of the block at an address."""
@@ -164,21 +167,23 @@ class Extension(Protocol):
         """Add the cost of one call of an operator."""
 
     def begin_pool(self, malloc: int, free: int) -> None:
-        """Take this thread's memory from an allocator, given by the addresses of its functions."""
+        """Make this thread take its memory from an allocator. The allocator is given by the addresses of its two
+        functions."""
 
     def end_pool(self) -> None: ...
     def set_pool_callbacks(self, malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
-        """Set the functions that are told of each allocation by `my_malloc` and `my_free`, which the library
+        """Set the functions that are called for each allocation through `my_malloc` and `my_free`, which the library
         exports."""
 
     def map_memory(self, data: int) -> None:
-        """Map poisoned memory at a reserved address. Raise RuntimeError if it is mapped already, or not reserved."""
+        """Map poisoned memory at a reserved address. Raise RuntimeError if memory is already mapped there, or if the
+        address is not reserved."""
 
     def unmap_memory(self, data: int) -> None:
-        """Give the memory at an address back. Raise RuntimeError if none is mapped there."""
+        """Release the memory at an address. Raise RuntimeError if no memory is mapped there."""
 
     def check_mapped(self, data: int) -> None:
-        """Raise RuntimeError if an address belongs to a pool and has no memory."""
+        """Raise RuntimeError if an address belongs to a pool but has no memory at present."""
 
     def reset_peak(self, device: int) -> None: ...
     def reset_accumulated(self, device: int) -> None: ...
@@ -201,7 +206,7 @@ _held: Extension | None = None
 
 
 def hold(compiled: Extension | None) -> None:
-    """Set the device of this process; None if it could not be brought up."""
+    """Set the compiled device of this process. None means that it could not be loaded."""
     global _held
     _held = compiled
 

@@ -1,9 +1,9 @@
 """Waits for torch's threads before the interpreter ends.
 
-A thread that asks for the GIL while the interpreter ends brings the process down ("terminate called without an active
-exception"). Autograd has a thread for each NPU, started by the first backward pass. It takes the GIL as it starts, and
-again after each backward pass. gloo's threads take it if they are the last to release a tensor. So a program that ends
-waits until these threads sleep.
+If a thread requests the GIL while the interpreter is ending, the process crashes ("terminate called without an active
+exception"). Autograd has a thread for each NPU, started by the first backward pass. This thread takes the GIL when it
+starts, and again after each backward pass. gloo's threads take it if they are the last to release a tensor. Therefore,
+a program that ends waits until these threads sleep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TASKS = Path("/proc/self/task")
 
 
 def install() -> None:
-    """Make the end of this process wait for torch's threads."""
+    """Make this process wait for torch's threads before it ends."""
     process = os.getpid()
     atexit.register(lambda: settle() if os.getpid() == process else None)  # a forked child does not have these threads
 

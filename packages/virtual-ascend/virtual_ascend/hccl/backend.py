@@ -1,4 +1,5 @@
-"""The c10d backend `hccl`, made of gloo, over loopback or the network interface that the user asks for."""
+"""The c10d backend `hccl`, which is built on gloo. It uses loopback, or the network interface that the user
+requests."""
 
 from __future__ import annotations
 
@@ -73,9 +74,9 @@ def _as_torch_npu_takes_it(original: _Gather) -> _Gather:
 
 
 def _batch_as_one() -> None:
-    """Run an NPU's batch of messages as one message, as torch_npu does with torch 2.5.
+    """Send an NPU's batch of messages as a single message, as torch_npu does with torch 2.5.
 
-    That torch does so for CUDA only, and its pipelines wait for the last message of a batch only.
+    torch 2.5 itself does so only for CUDA, and its pipelines wait only for the last message of a batch.
     """
     from torch import distributed
     from torch.distributed import distributed_c10d as c10d
@@ -117,13 +118,13 @@ def _create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
 def be_alone() -> None:
     """Make this process the only real rank of every group that it creates from now on.
 
-    The other ranks are assumed to have the same data. Plans in phantom memory use this; see csrc/alone.h.
+    The other ranks are assumed to have the same data. Plans in phantom memory use this function. See csrc/alone.h.
     """
     global _is_alone
     from torch.distributed import distributed_c10d as c10d
 
     class AloneGloo(metaclass=_StandIn):
-        """Replaces ProcessGroupGloo, whose groups for host tensors would wait for the other ranks, too."""
+        """A replacement for ProcessGroupGloo. Its groups for host tensors would also wait for the other ranks."""
 
         _Options = c10d.ProcessGroupGloo._Options
         create_device = c10d.ProcessGroupGloo.create_device
@@ -138,14 +139,15 @@ def be_alone() -> None:
 
 
 class _StandIn(type):
-    """A metaclass for which every backend is an instance, because c10d checks the backend that it has just made."""
+    """A metaclass that accepts every backend as an instance, because c10d checks the type of the backend that it has
+    just made."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
 
 
 def _meet_nobody(url: str, rank: int = -1, world_size: int = -1, **_: object) -> Iterator[tuple[Store, int, int]]:
-    """Replace torch.distributed's rendezvous, which would wait for the other ranks."""
+    """Replace torch.distributed's rendezvous, because the original would wait for the other ranks."""
     from torch.distributed import HashStore
 
     own = rank if rank >= 0 else int(os.environ["RANK"])
@@ -174,11 +176,12 @@ def _addressed() -> Iterator[str]:
 
 
 def interface(environment: Mapping[str, str], present: Sequence[str]) -> str | None:
-    """Choose one of the network interfaces that are `present`; return None for loopback.
+    """Choose one of the network interfaces in `present`. Return None for loopback.
 
-    `HCCL_SOCKET_IFNAME` is read as HCCL documents it: names after `=`, otherwise prefixes of names, separated by
-    commas; a leading `^` selects all other interfaces. Names that this machine does not have are not an error, because
-    people try a recipe on a laptop with the settings of the cluster. If it selects none, `GLOO_SOCKET_IFNAME` counts.
+    `HCCL_SOCKET_IFNAME` is interpreted as HCCL documents it: a list, separated by commas, of full names after `=`, or
+    otherwise of prefixes of names. A leading `^` selects all other interfaces. Names that this machine does not have
+    are not an error, because people try a recipe on a laptop with the settings of a cluster. If the variable selects
+    no interface, `GLOO_SOCKET_IFNAME` is used.
     """
     asked = environment.get(HCCL_INTERFACE, "")
     others, exact = asked.startswith("^"), asked.removeprefix("^").startswith("=")

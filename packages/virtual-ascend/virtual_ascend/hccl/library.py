@@ -17,7 +17,8 @@ FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{NAME}")
 
 
 def library(cache: Path) -> Path:
-    """Return the path of the library: shipped with the package, cached, or compiled now, in 2 s and without torch.
+    """Return the path of the library. It is shipped with the package, cached, or compiled now, which takes 2 s and
+    needs no torch.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -40,7 +41,7 @@ def library(cache: Path) -> Path:
 
 
 def load(path: Path) -> None:
-    """Load the library, so that programs find it by its bare name, as they do once torch_npu has loaded HCCL.
+    """Load the library. Programs then find it by its bare name, as they do after torch_npu has loaded the real HCCL.
 
     Raises:
         BuildError: the library is damaged.

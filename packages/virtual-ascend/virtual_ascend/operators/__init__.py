@@ -62,7 +62,7 @@ OVERLOADS = {
     "npu_fused_infer_attention_score.out": npu_fused_infer_attention_score_out,
     "npu_fused_infer_attention_score_v2.out": npu_fused_infer_attention_score_v2_out,
 }
-"""The overloads that have a function of their own."""
+"""The overloads that have separate functions."""
 
 __all__ = [
     "_npu_fused_infer_attention_score_get_max_workspace",

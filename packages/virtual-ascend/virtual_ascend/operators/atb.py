@@ -389,4 +389,4 @@ HOST: Mapping[str, tuple[str, ...]] = {
     "npu_ring_mla": ("seqlen",),
     "npu_ring_mla.out": ("seqlen",),
 }
-"""For each operator, the arguments that are read on the host: the lengths."""
+"""The arguments of each operator that are read on the host. They are lengths."""

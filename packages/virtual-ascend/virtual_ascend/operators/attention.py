@@ -59,7 +59,7 @@ TEMPLATE = 2048  # the side of the mask of compressed modes
 
 
 class SparseMode(IntEnum):
-    """Selects the scores that take part. i is the row of the query, j the column of the key."""
+    """The mode that selects which scores take part. i is the row of the query, and j is the column of the key."""
 
     DEFAULT = 0  # not masked, j-i <= next_tockens and i-j <= pre_tockens
     ALL = 1  # not masked
@@ -79,7 +79,7 @@ _TEMPLATES = {SparseMode.PREFIX_COMPRESSED: (3072, 2048)}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The mask of a call, not yet bound to the size of a block."""
+    """The mask of a call, before it is applied to a block of a given size."""
 
     mode: SparseMode
     mask: Tensor | None
@@ -101,9 +101,11 @@ class Rule:
         return Rule(mode, mask, self.before, self.after, prefix)
 
     def keep(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
-        """Return bool [.., rows, columns], True where a score takes part; None if all do.
+        """Return a mask, bool [.., rows, columns], that is True where a score takes part. None if all scores take
+        part.
 
-        Without a mask the mode is ignored, even a causal one. This is documented, although it attends to the future.
+        Without a mask, the mode is ignored, even a causal mode, so that rows attend to later columns. This is the
+        documented behaviour.
         """
         if self.mask is None:
             return None
@@ -132,10 +134,12 @@ class Rule:
 def rule_of(
     number: int, mask: Tensor | None, before: int, after: int, prefix: Sequence[int] | None, *, packed: bool
 ) -> Rule:
-    """Return the rule that a call asks for.
+    """Return the mask rule that the arguments of a call describe.
 
     Raises:
-        RuntimeError: the sparse mode does not exist, or not for a packed batch (TND), or the mask does not fit it.
+        RuntimeError: the sparse mode does not exist or does not support packed batches (TND), or the mask does not fit
+        the
+            mode.
     """
     rule = Rule(_mode(number, packed), mask, int(before), int(after), prefix)
     _check_mask(rule, packed)
@@ -417,8 +421,7 @@ _warned: set[str] = set()
 
 
 def check_half(operator: str, argument: str, tensor: Tensor) -> None:
-    """Raise RuntimeError unless the tensor is float16 or bfloat16; only warn, once for each operator, about
-    float32."""
+    """Raise RuntimeError unless the tensor is float16 or bfloat16. For float32, only warn, once for each operator."""
     if tensor.dtype in (torch.float16, torch.bfloat16):
         return
     if tensor.dtype != torch.float32:
@@ -437,7 +440,7 @@ _libraries: list[torch.library.Library] = []  # a deleted library would take its
 
 
 def register() -> None:
-    """Make torch call our scaled_dot_product_attention on NPUs, once per process."""
+    """Make torch call our scaled_dot_product_attention on NPUs. Repeated calls do nothing."""
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     for key in _KEYS:

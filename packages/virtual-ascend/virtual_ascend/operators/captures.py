@@ -1,9 +1,10 @@
 """Captures operators that are written in Python into a graph.
 
 Each operator is one task, like the kernel that it replaces. The task keeps the addresses of its tensors and the host
-values of its arguments, and computes anew at each replay. The single steps of such an operator cannot be captured:
-they wait for values, which a capture refuses, and the number of steps depends on values. A call that needs a gradient
-is still captured step by step, because each step has its own gradient; a fused operator (fused.py) is one step.
+values of its arguments, and is computed again at each replay. The individual steps of such an operator cannot be
+captured, for two reasons: they wait for values, which a capture refuses, and the number of steps depends on values. A
+call that needs a gradient is captured step by step nevertheless, because each step has its own gradient. A fused
+operator (fused.py) is a single step.
 """
 
 from __future__ import annotations
@@ -71,23 +72,24 @@ class Call:
 
 
 Follower = Callable[[Call, Callable[[], None]], None]
-"""A function that adds a call to a graph by calling its second argument, with its own work before and after."""
+"""A function that adds a call to a graph by calling its second argument. It can do other work before and after
+this."""
 
 
 def begin() -> None:
-    """Note that a capture or an update begins."""
+    """Record that a capture or an update begins."""
     global _under_way
     _under_way += 1
 
 
 def end() -> None:
-    """Note that a capture or an update ends."""
+    """Record that a capture or an update ends."""
     global _under_way
     _under_way -= 1
 
 
 def follow(follower: Follower | None) -> None:
-    """Set the function that adds the calls of the capture that begins."""
+    """Set the function that adds calls to the graph in the capture that is beginning."""
     global _follower
     _follower = follower
 
@@ -131,7 +133,8 @@ def _is_captured(given: Mapping[str, object]) -> bool:
 
 
 def _replaced(value: object, place: Callable[[torch.Tensor], object]) -> object:
-    """Return a copy of an argument, with NPU tensors replaced by `place`, that the caller cannot change any more."""
+    """Return a copy of an argument in which `place` has replaced the NPU tensors. The caller cannot change this
+    copy."""
     if isinstance(value, torch.Tensor):
         return place(value) if value.device.type == "npu" else value.clone()
     if isinstance(value, list | tuple):
@@ -156,7 +159,8 @@ def _count(value: object) -> int:
 
 
 def _fresh(results: object, given: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Return the results that do not share memory with an argument, by their ids, each once."""
+    """Return the results that share no memory with an argument. The keys are their ids, and each result occurs
+    once."""
     if isinstance(results, torch.Tensor):
         mine = results.untyped_storage().data_ptr()
         known = any(tensor.untyped_storage().data_ptr() == mine for tensor in given)

@@ -1,6 +1,7 @@
-"""Operators that use as much memory as one real kernel.
+"""Operators that use as much memory as a single real kernel.
 
-They save the tensors that the real kernel saves, and the intermediate results here are not charged to the NPU.
+They save the same tensors as the real kernel. Intermediate results are computed here, too, but their memory is not
+charged to the NPU.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ class _Context(Protocol):
 
 
 def is_fusible(tensors: Sequence[Given]) -> bool:
-    """Tell whether all are plain tensors of a virtual NPU, and FX is not tracing.
+    """Tell whether all tensors are plain tensors on a virtual NPU, and FX is not tracing.
 
-    Other tensors (DTensor, FakeTensor, those of torch.func), and FX, only know the operators that a fused operator is
-    composed of.
+    Other tensors (DTensor, FakeTensor, those of torch.func) and FX do not know fused operators. They know only the
+    operators that a fused operator is composed of.
     """
     given = [tensor for tensor in tensors if tensor is not None]
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
@@ -185,7 +186,7 @@ def _have_values(tensors: Sequence[Given]) -> bool:
 
 
 def _check_mapped(tensors: Sequence[Given]) -> None:
-    """Raise RuntimeError if a tensor's memory is asleep, as reading its values would."""
+    """Raise RuntimeError if the memory of a tensor is unmapped by sleep mode, as reading its values would."""
     for tensor in tensors:
         if tensor is not None:
             extension.extension().check_mapped(tensor.untyped_storage().data_ptr())

@@ -143,7 +143,8 @@ def versions() -> list[str]:
 def of_version(version: str) -> dict[str, list[str]]:
     """Return the schemas of each operator in a version.
 
-    They are those of the newest recorded version up to this one, or of the oldest recorded version.
+    They are the schemas of the newest recorded version that is not newer than this one. If there is none, they are the
+    schemas of the oldest recorded version.
     """
     wanted = max(release(version), Version(versions()[0]))
     found = {}

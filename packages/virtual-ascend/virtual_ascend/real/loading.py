@@ -46,7 +46,7 @@ class _Compute(Protocol):
 
 
 def expose() -> None:
-    """Prepare the import of the installed torch_npu: it will find a stub CANN, and the CPU will compute its
+    """Prepare the import of the installed torch_npu, so that it finds a stub CANN and the CPU computes its
     operators."""
     global _exposed
     if _exposed:

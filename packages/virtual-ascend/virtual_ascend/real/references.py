@@ -434,7 +434,7 @@ def _gather_backward(
 
 
 def _wide(function: Callable[..., torch.Tensor]) -> Operator:
-    """A product whose result has a type of its own."""
+    """Return a function that computes a product whose result has a separate dtype."""
 
     def call(out_dtype: torch.dtype, **arguments: object) -> torch.Tensor:
         wide = {name: x.to(out_dtype) if is_tensor(x) else x for name, x in arguments.items()}

@@ -1,5 +1,5 @@
-"""The stub CANN for one torch_npu: libraries generated from the symbols that the wheel needs, compiled once per
-machine."""
+"""The stub CANN for one torch_npu: libraries that are generated from the symbols that the wheel needs, and that are
+compiled once per machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Reads what an installed torch_npu needs from CANN: libraries, symbols, and the operators that it looks up by
-name."""
+"""Reads which libraries, symbols, and operators (looked up by name) an installed torch_npu needs from CANN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of programs on virtual NPUs: processes with virtual NPUs, and groups of ranks. Public.
+"""Public helpers for tests of programs on virtual NPUs: they run processes with virtual NPUs, and groups of ranks.
 
 `testing.fixtures`, `testing.nightly`, and `testing.junit` are for pytest.
 """
@@ -46,17 +46,18 @@ _WHEELS = {
 
 
 class NoWheelError(LookupError):
-    """There is no torch_npu wheel for the installed torch; the text says why."""
+    """There is no torch_npu wheel for the installed torch. The message says why."""
 
 
 class RankFailedError(AssertionError):
-    """The program of a rank ended with a status other than 0; the text is the end of its stderr."""
+    """A rank's program ended with a status other than 0. The message is the end of its stderr."""
 
 
 def install_torch_npu(folder: Path) -> str:
-    """Install the wheel of torch_npu for the installed torch into a folder, and return its version.
+    """Install the torch_npu wheel for the installed torch into a folder, and return the wheel's version.
 
-    A process with the folder on PYTHONPATH and VIRTUAL_ASCEND_TORCH_NPU=real has virtual NPUs under that wheel.
+    A process that has this folder on PYTHONPATH and has VIRTUAL_ASCEND_TORCH_NPU=real runs virtual NPUs under that
+    wheel.
 
     Raises:
         NoWheelError: there is no wheel for this torch, or it cannot be downloaded.
@@ -73,14 +74,15 @@ def install_torch_npu(folder: Path) -> str:
 
 
 def free_port() -> int:
-    """Return a port on loopback that nobody listens on."""
+    """Return a port on loopback on which nothing is listening."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Return this process's environment with two visible virtual NPUs. A change to None removes a variable."""
+    """Return this process's environment variables with two visible virtual NPUs. A variable that `changes` sets to
+    None is removed."""
     env = {**os.environ, NPUS.name: str(NPUS_OF_A_TEST), "OMP_NUM_THREADS": "1"}
     env.pop(VISIBLE_DEVICES, None)
     for name, value in changes.items():
@@ -97,7 +99,7 @@ def pythonpath_and(folder: Path) -> str:
 
 
 def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.CompletedProcess[str]:
-    """Run a program with virtual NPUs in a process of its own. `changes` are passed to `environment`."""
+    """Run a program with virtual NPUs in a separate process. `changes` are passed to `environment`."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env=environment(**changes),
@@ -111,9 +113,9 @@ def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.Co
 def start_ranks(
     code: str, folder: Path, size: int = NPUS_OF_A_TEST, *, arguments: Sequence[str] = (), **changes: str | None
 ) -> list[subprocess.Popen[str]]:
-    """Start a program once for each rank of a group that meets in `folder`.
+    """Start a program once for each rank of a group. The ranks meet in `folder`.
 
-    The program finds the variables RANK, WORLD_SIZE, and INIT, the init_method of torch.distributed.
+    The program gets the variables RANK, WORLD_SIZE, and INIT, which is the init_method of torch.distributed.
     """
     return [
         subprocess.Popen(
@@ -128,7 +130,7 @@ def start_ranks(
 
 
 def results(processes: Iterable[subprocess.Popen[str]], timeout: float = 120) -> list[Any]:
-    """Return the last line that each rank printed, parsed as JSON. If a rank fails, end the others.
+    """Return, for each rank, the last line of its output, parsed as JSON. If a rank fails, the other ranks are ended.
 
     Raises:
         RankFailedError: a rank ended with a status other than 0.

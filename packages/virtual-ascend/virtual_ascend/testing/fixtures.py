@@ -39,13 +39,14 @@ def npu() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def python() -> Run:
-    """Return the function that runs a program with two virtual NPUs in a process of its own."""
+    """Return the function that runs a program with two virtual NPUs in a separate process."""
     return run
 
 
 @pytest.fixture(scope="session")
 def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the real torch_npu for the installed torch (up to 44 MB); skip if there is none."""
+    """Return a folder with the real torch_npu for the installed torch (up to 44 MB). Skip the test if there is
+    none."""
     folder = tmp_path_factory.mktemp("torch_npu")
     try:
         install_torch_npu(folder)

@@ -1,7 +1,7 @@
 """The mark `nightly` for tests that take too long to run for every change, and the options --nightly and --since.
 
-A conftest imports the three hooks. A test marked `@pytest.mark.nightly("src/kernels", …)` runs with --nightly. It also
-runs with --since REV, if a file has changed since REV and one of the mark's paths is in the file's path.
+A conftest imports the three hooks. A test marked `@pytest.mark.nightly("src/kernels", …)` runs with --nightly. With
+--since REV, it also runs if one of the mark's paths is part of the path of a file that has changed since REV.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a nightly test unless an option asks for it. The mark's arguments are the paths that it tests."""
+    """Skip a nightly test unless an option selects it. The mark's arguments are the paths that the test covers."""
     mark = item.get_closest_marker("nightly")
     if mark is None or item.config.getoption("--nightly"):
         return

@@ -1,4 +1,4 @@
-"""Answers one question: read the kernels of some files, or compile some kernels of one file."""
+"""Answers one question: read the kernels in some files, or compile some kernels of one file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _read(loader: Loader, question: Mapping[str, Any]) -> dict[str, object]:
-    """Return all kernels of some files, each with arguments that it may be launched with."""
+    """Return all kernels in some files, each with arguments that it could be launched with."""
     kernels: list[dict[str, object]] = []
     unread: list[dict[str, object]] = []
     for name in question["files"]:
@@ -106,7 +106,7 @@ def _returns(node: ast.FunctionDef) -> bool:
 
 
 def unwrapped(value: Any) -> tuple[Any, list[object], dict[str, guessing.Heuristic]]:
-    """Return the JITFunction below a kernel's decorators, its configurations, and its heuristics."""
+    """Return the JITFunction that a kernel's decorators wrap, its configurations, and its heuristics."""
     configs: list[object] = []
     values: dict[str, guessing.Heuristic] = {}
     for _ in range(10):
@@ -121,7 +121,7 @@ def unwrapped(value: Any) -> tuple[Any, list[object], dict[str, guessing.Heurist
 
 
 def _source(kernel: guessing.Kernel) -> str:
-    """Return a hash of a kernel's code and of the globals that it uses."""
+    """Return a hash of a kernel's source code and of the global values that the code uses."""
     try:
         # Computing the cache key makes Triton record the globals that the kernel uses.
         text = kernel.cache_key

@@ -1,4 +1,4 @@
-"""Compiles one kernel as triton-ascend does, up to the call of hivmc, the closed part of CANN's compiler."""
+"""Compiles one kernel as triton-ascend does, up to the call of hivmc, the closed-source part of CANN's compiler."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ done
 echo {_HIVMC} >&2
 for each in "$out" "$out.o" "${{{{out}}}}_reloc.o"; do : > "$each"; done
 """
-"""A script in place of hivmc, which only CANN has. A call of it shows that all earlier stages have succeeded."""
+"""A shell script that replaces hivmc, which only CANN contains. If the script is called, all earlier stages have
+succeeded."""
 
 
 class Machine:
-    """The NPU's answers to the compiler's questions."""
+    """A stand-in for the NPU that answers the compiler's questions about it."""
 
     def __init__(self, arch: str, cores: int) -> None:
         self.arch, self.cores = arch, cores
@@ -56,7 +57,7 @@ class Machine:
 
 
 class Driver:
-    """A stand-in for a driver with a device, for files that query the driver while they are imported."""
+    """A stand-in for Triton's driver, for files that query the driver when they are imported."""
 
     def __init__(self, machine: Machine) -> None:
         self.utils = machine
@@ -75,7 +76,7 @@ class Driver:
 
 
 def prepare(soc: Mapping[str, Any], scratch: Path, version: str) -> Machine:
-    """Make triton-ascend believe that this process has such an NPU and that hivmc is installed."""
+    """Make triton-ascend believe that this machine has such an NPU and that hivmc is installed."""
     for name in ("hivmc", "hivmc-a5"):
         program = scratch / name
         program.write_text(_STUB.format(version=version))
@@ -88,12 +89,13 @@ def prepare(soc: Mapping[str, Any], scratch: Path, version: str) -> Machine:
 
 
 def backend() -> ModuleType:
-    """Return the module of triton-ascend's compiler."""
+    """Return the module that contains triton-ascend's compiler."""
     return importlib.import_module("triton.backends.ascend.compiler")
 
 
 def in_child(task: Callable[[], Mapping[str, object]], limits: Mapping[str, float]) -> dict[str, object]:
-    """Call `task` in a child process with limits. Return its answer, or a verdict that says how the process ended."""
+    """Call `task` in a child process with limits. Return its answer. If it gives none, return a verdict that says how
+    the process ended."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -170,7 +172,7 @@ def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mappin
 def _judged(
     kernel: guessing.Kernel, found: dict[str, object], made: guessing.Guess, options: Mapping[str, Any]
 ) -> dict[str, object]:
-    """Weaken an overflow that depends on guessed arguments to "may overflow"."""
+    """If an overflow depends on guessed arguments, weaken the verdict to "may overflow"."""
     if found["verdict"] != "overflows" or not made.guessed:
         return found
     guesses = guessing.rests_on(made, lambda near: _compile(kernel, near, options)["verdict"] == "overflows")
@@ -182,13 +184,14 @@ _UNSUPPORTED = re.compile(
     r"module 'triton[\w.]*' has no attribute|Cannot access global variable|nsupported (?:AST|language)|"
     r"target doesn't|unsupported AST node|is not supported|not supported in this context|has not been implemented"
 )
-"""Messages of the front end on constructs that it does not support with any arguments."""
+"""Front-end messages about constructs that it does not support, whatever the arguments are."""
 
 
 _TYPE = re.compile(r"(?:but got|unexpected type) (fp64|fp8)")
-"""The front end's message on a type that the NPU does not have."""
+"""The front end's message about a type that the NPU does not support."""
 _NONE_CALLED = "'NoneType'"
-"""Part of the front end's message on a libdevice function that Ascend does not have: the name is None."""
+"""Part of the front end's message about a libdevice function that Ascend lacks. The function's name is then bound to
+None."""
 
 
 def _may_be_the_guess(found: Mapping[str, object], made: guessing.Guess) -> bool:
@@ -257,11 +260,11 @@ _SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]{0,300}\] flag = (
 
 
 def endless_wait(text: str) -> str:
-    """Describe a flag for which a kernel waits more often than it sets the flag; return an empty text if there is
+    """Describe a flag for which a kernel waits more often than the kernel sets it. Return an empty text if there is
     none.
 
-    `text` is the adapter's output. A kernel's matrix cores and vector cores run the same text. Signals inside a loop
-    or a condition are not counted, and a kernel with a computed flag is not judged.
+    `text` is the adapter's output. A kernel's matrix cores and vector cores run the same text. Flags inside a loop or
+    a condition are not counted, and a kernel that computes the number of a flag is not judged.
     """
     given: dict[str, list[str]] = {}
     certain: dict[str, bool] = {}
@@ -285,12 +288,12 @@ def endless_wait(text: str) -> str:
 
 
 _FUNCTION_DEPTH = 2
-"""Braces around a statement outside loops and conditions: the module's and the function's."""
+"""The number of braces around a statement outside loops and conditions: one of the module and one of the function."""
 _STAGES = {"ttir": "front end", "ttadapter": "adapter", "npubin": "compiler"}
 
 
 class _Recorder:
-    """A stand-in for `subprocess` that triton-ascend calls, and that keeps the output of its programs."""
+    """A stand-in for `subprocess` in triton-ascend. It keeps the output of the programs that triton-ascend runs."""
 
     def __init__(self) -> None:
         self.said = ""
@@ -357,7 +360,7 @@ def _program_failure(stage: str, error: subprocess.CalledProcessError, recorder:
 
 
 def _first_error(said: str, before: str = ": ") -> str:
-    """Return the first line of a program's output, after `before`, that names an error; empty if there is none."""
+    """Return the first line of a program's output that names an error, from `before` on. Empty if there is none."""
     lines = [re.sub(r"^(loc\(.*?\): )*", "", each).strip() for each in said.splitlines()]
     wrong = [each for each in lines if re.search(r"error: |Assertion|\[ERROR\]|LLVM ERROR|UNREACHABLE", each)]
     vague = ("Failed to run", "Executing:", "failed to run", "External hivmc")
@@ -366,7 +369,7 @@ def _first_error(said: str, before: str = ": ") -> str:
 
 
 def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
-    """Return the verdict for an error of the front end: its message and its place in the source."""
+    """Return the verdict for an error of the front end, with the error's message and its place in the source."""
     strange = [name for value, _ in kernel.used_global_vals.values() for name in strangers_in(value)]
     inner, cause = error, error
     while cause is not None:
@@ -382,7 +385,7 @@ def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]
 
 
 def _missing_attribute(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
-    """Return the place where a kernel uses the attribute that an AttributeError names; empty if there is none."""
+    """Return the place at which a kernel uses the attribute that an AttributeError names. Empty if it is not found."""
     name = getattr(error, "name", None)
     for function in functions_reached(kernel):
         for node in ast.walk(ast.parse(function.src)):
@@ -407,7 +410,7 @@ def _where(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
 
 
 def _line(function: guessing.Kernel, number: int) -> dict[str, object]:
-    """Return a line of a function as a line of its file: Triton counts from the `def`."""
+    """Convert a line number within a function to a line of the function's file. Triton counts from the `def`."""
     code = function.fn.__code__
     lines = Path(code.co_filename).read_text(errors="replace").splitlines()
     start = next(n for n in range(code.co_firstlineno - 1, len(lines)) if re.match(r"\s*def\s", lines[n]))

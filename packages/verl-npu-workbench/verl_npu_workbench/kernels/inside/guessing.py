@@ -42,21 +42,22 @@ _MOST_VARIANTS = 24
 
 @dataclass
 class Use:
-    """How the body of a function uses its parameters."""
+    """How a function's body uses the function's parameters."""
 
     pointers: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)
-    """Pointers to integers: indices, offsets, masks."""
+    """Parameters that point to integers: indices, offsets, and masks."""
     addresses: set[str] = field(default_factory=set)
-    """Pointers to values that are cast to pointers."""
+    """Parameters that point to values that are cast to pointers."""
     real: set[str] = field(default_factory=set)
-    """Pointers to values that are converted to float32 after the load."""
+    """Parameters that point to values that are converted to float32 after loading."""
     choices: dict[str, str | int] = field(default_factory=dict)
-    """Likely values: of the constants that a parameter is compared with, the first string or the largest integer."""
+    """A likely value for a parameter, from the constants that it is compared with: the first string, or the largest
+    integer."""
 
 
 def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: int = 0) -> Use:
-    """Return how a function uses its parameters. `of` has the functions that it may call."""
+    """Return how a function uses its parameters. `of` contains the functions that it may call."""
     parameters = {each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
     assigned: dict[str, list[ast.expr]] = {}
     for node in ast.walk(function):
@@ -110,7 +111,7 @@ def _handed(call: ast.Call, function: ast.FunctionDef) -> Iterator[tuple[ast.exp
 def _roots(
     value: ast.expr, assigned: Mapping[str, list[ast.expr]], parameters: set[str], seen: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    """Yield the parameters that pointer arithmetic starts from: in a sum, the leftmost parameter."""
+    """Yield the parameters that a pointer expression starts from. In a sum, that is the leftmost parameter."""
     if isinstance(value, ast.Name):
         if value.id in parameters:
             yield value.id
@@ -137,7 +138,7 @@ def _roots(
 def _types(
     function: ast.FunctionDef, assigned: Mapping[str, list[ast.expr]], parameters: set[str], found: Use
 ) -> None:
-    """Record which pointers lead to integers, to addresses, and to values that are converted to float32."""
+    """Record which parameters point to integers, to addresses, and to values that are converted to float32."""
     loads: dict[str, set[str]] = {}
     for name, values in assigned.items():
         for value in values:
@@ -178,7 +179,7 @@ def _types(
 
 
 def _names(value: ast.expr, assigned: Mapping[str, list[ast.expr]]) -> set[str]:
-    """Return all names in pointer arithmetic, following assignments, but not through loads."""
+    """Return all names in a pointer expression. Assignments are followed, but loads are not."""
     seen: set[str] = set()
     left: list[ast.AST] = [value]
     while left:
@@ -208,7 +209,7 @@ def _loads(value: ast.expr) -> Iterator[ast.Call]:
 
 
 Heuristic: TypeAlias = Callable[[Mapping[str, object]], object]
-"""A function given to `triton.heuristics`: it computes a constant from the arguments of a launch."""
+"""A function that is passed to `triton.heuristics`. It computes a constant from a launch's arguments."""
 
 
 class Parameter(Protocol):
@@ -234,14 +235,15 @@ class Kernel(Protocol):
 
 @dataclass
 class Guess:
-    """The arguments of one launch."""
+    """Guessed arguments for one launch."""
 
     signature: dict[str, str] = field(default_factory=dict)
     constants: dict[str, object] = field(default_factory=dict)
     divisible: list[str] = field(default_factory=list)
     ones: list[str] = field(default_factory=list)
     guessed: set[str] = field(default_factory=set)
-    """Parameters whose type or value only their name and use suggest, or that other launches may set differently."""
+    """Parameters whose type or value is only inferred from their name and use, or that other launches may set
+    differently."""
 
 
 def guess(
@@ -255,9 +257,9 @@ def guess(
 
     Args:
         kernel: Triton's JITFunction.
-        use: how its body uses the parameters.
-        config: the values that one of its configurations sets.
-        given: the arguments of a launch in its file.
+        use: how the kernel's body uses its parameters.
+        config: the values that one of the kernel's configurations sets.
+        given: the arguments of a launch in the kernel's file.
         values: the functions given to `triton.heuristics`; they are called last.
     """
     made = Guess()
@@ -299,7 +301,7 @@ def _is_constant(given: Known) -> bool:
 
 
 def _given_type(given: Known | None) -> str:
-    """Return the type of a launch argument; empty if it is unknown or if launches differ."""
+    """Return the type of an argument in the file's launches. Empty if it is unknown or if launches differ."""
     if given is None or not given.sure:
         return ""
     if isinstance(given.value, Typed):
@@ -327,7 +329,7 @@ def _asked(name: str, function: Heuristic, made: Guess) -> object:
 
 
 def constexpr(name: str) -> object:
-    """Return a likely value of a constexpr parameter, by its name."""
+    """Return a likely value for a constexpr parameter, judging by its name."""
     if re.search(r"PRECISION", name, re.IGNORECASE):
         return "ieee"
     if _TYPE.search(name):
@@ -356,7 +358,8 @@ def _type(name: str, use: Use) -> str:
 
 
 def _ones(names: list[str]) -> set[str]:
-    """Return the strides that are probably 1: each tensor's innermost stride, since most tensors are contiguous."""
+    """Return the stride parameters that are probably 1: the innermost stride of each tensor, because most tensors are
+    contiguous."""
     of: dict[str, list[str]] = {}
     for name in names:
         kind, _, rest = name.partition("_")
@@ -371,11 +374,11 @@ def _ones(names: list[str]) -> set[str]:
 
 
 def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, object]:
-    """Return the guesses that an overflow depends on, by parameter; empty if it does not depend on any.
+    """Return the guesses on which an overflow depends, by parameter. Empty if it depends on none.
 
     Args:
-        made: the arguments that overflow.
-        overflows: tells whether other arguments overflow too.
+        made: the arguments with which the kernel overflows.
+        overflows: a function that tells whether the kernel also overflows with other arguments.
     """
     sizes = {name: value for name, value in made.constants.items() if name in made.guessed and value is not None}
     sizes = {name: value for name, value in sizes.items() if name not in made.ones}
@@ -394,9 +397,9 @@ def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, objec
 
 
 def variants(made: Guess, use: Use) -> Iterator[Guess]:
-    """Yield a guess, and variants of it for a front end that refuses it.
+    """Yield a guess, and then variants of it to try if the front end refuses the guess.
 
-    The variants pass pointers that were None, flip flags, and widen or narrow floating-point and integer types.
+    The variants pass pointers that were None, invert flags, and widen or narrow floating-point and integer types.
     """
     yield made
     tried = 0

@@ -1,7 +1,7 @@
 """Reads constants, options, and casts from the functions that launch a kernel, without running them.
 
-Statements are followed in order. If a condition is unknown, the first branch is taken, and the values that it sets
-are marked as unsure.
+Statements are followed in order. If the value of a condition is unknown, the first branch is followed, and the values
+that this branch sets are marked as unsure.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True)
 class Known:
-    """Knowledge about an expression: its value if that is constant, or else its type."""
+    """What is known about an expression: its value if the value is constant, otherwise its type."""
 
     value: object
     sure: bool = True
-    """Whether every launch has this value. False if another branch sets another value."""
+    """Whether every launch has this value. It is False if another branch sets another value."""
 
 
 @dataclass(frozen=True)
 class Typed:
-    """The type of an unknown value: a dtype, or a tensor of it, by Triton's name (fp32), or a condition."""
+    """The type of an unknown value: a dtype, a tensor of that dtype (by Triton's name, such as fp32), or a
+    condition."""
 
     name: str
 
@@ -39,20 +40,20 @@ class Launch:
     """A launch of a kernel in the same file."""
 
     given: Mapping[str, Known]
-    """Knowledge about each parameter, by its name."""
+    """What is known about each parameter, by name."""
     options: Mapping[str, int | bool]
-    """Options of the compiler, such as num_warps and multibuffer."""
+    """Compiler options, such as num_warps and multibuffer."""
 
 
 def launches(
     tree: ast.Module, kernels: Mapping[str, list[str]], globals_: Mapping[str, object]
 ) -> dict[str, list[Launch]]:
-    """Return the launches in a file, `name[grid](…)`, by kernel.
+    """Return the launches in a file, which have the form `name[grid](…)`, by kernel.
 
     Args:
         tree: the file's syntax tree.
         kernels: the parameters of each kernel.
-        globals_: the file's global names and their values.
+        globals_: the values of the file's global names.
     """
     reader = _Reader(kernels)
     plain = {k: Known(v) for k, v in globals_.items() if isinstance(v, (bool, int, float, str))}
@@ -75,7 +76,7 @@ class _Reader:
     found: dict[str, list[Launch]] = field(default_factory=dict)
 
     def follow(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
-        """Follow statements. Tell whether they end with a return or a raise."""
+        """Follow statements. Return True if they end with a `return` or a `raise`."""
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 inner = {**scope, **_defaults(node, scope)} if isinstance(node, ast.FunctionDef) else dict(scope)
@@ -111,7 +112,8 @@ class _Reader:
         return ends and ends_otherwise
 
     def _maybe(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
-        """Follow statements that may run. If they return or raise, drop the values that they set."""
+        """Follow statements that may or may not run. If they end with a `return` or a `raise`, discard the values that
+        they set."""
         inner = dict(scope)
         ends = self.follow(body, inner)
         if not ends:
@@ -135,7 +137,7 @@ def _replace(scope: Scope, other: Scope) -> None:
 
 
 def _doubt(scope: Scope, other: Scope) -> None:
-    """Mark as unsure every value that another branch sets differently or does not set."""
+    """Mark as unsure every value that the other branch sets differently or does not set."""
     scope.update({name: Known(each.value, False) for name, each in scope.items() if other.get(name) != each})
 
 
@@ -217,7 +219,7 @@ _COMPUTED: Mapping[str, Callable[..., int]] = {
 
 
 def value_of(node: ast.expr, scope: Mapping[str, Known]) -> Known | None:
-    """Return the knowledge about an expression; None if there is none."""
+    """Return what is known about an expression. None if nothing is known."""
     if isinstance(node, ast.Constant) and not isinstance(node.value, (bytes, complex)):
         return Known(node.value)
     if isinstance(node, ast.Name):
@@ -254,7 +256,8 @@ def _binary(node: ast.BinOp, scope: Mapping[str, Known]) -> Known | None:
 
 
 def _condition(node: ast.expr, scope: Mapping[str, Known]) -> Known | None:
-    """Return the knowledge about a unary operation or a comparison; of an unknown condition, only its type."""
+    """Return what is known about a unary operation or a comparison. If its value is unknown, only its type is
+    returned."""
     unknown = Known(Typed(CONDITION), False)
     if isinstance(node, ast.UnaryOp):
         inner = value_of(node.operand, scope)

@@ -1,7 +1,7 @@
-"""Reads a source file's kernels statement by statement, without importing the package that the file belongs to.
+"""Reads a source file's kernels one statement at a time, without importing the package that contains the file.
 
-Triton and the standard library are imported. Modules of the same source tree are read in the same way when a name of
-theirs is needed. All other modules are placeholders (`strangers`).
+Triton and the standard library are imported. Modules of the same source tree are read in the same way when one of
+their names is needed. Placeholders stand in for all other modules (`strangers`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _BODIES = ("body", "orelse", "finalbody")
 
 
 class Tuned:
-    """The result of our `triton.autotune` and `triton.heuristics`, which keep their arguments and tune nothing."""
+    """The result of our replacements for `triton.autotune` and `triton.heuristics`, which keep their arguments and
+    tune nothing."""
 
     def __init__(self, fn: object, configs: list[object], values: dict[str, Heuristic]) -> None:
         self.fn, self.configs, self.values = fn, configs, values
@@ -42,17 +43,17 @@ class Tuned:
 
 @dataclass
 class Loaded:
-    """A file that was read."""
+    """A source file that has been read."""
 
     path: Path
     module: ModuleType
     tree: ast.Module
     failed: dict[str, str] = field(default_factory=dict)
-    """The reason why a statement could not be executed, by the name that it defines."""
+    """From each name whose definition failed to the reason."""
 
 
 class Loader:
-    """Reads files of a source tree."""
+    """Reads the files of a source tree."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -104,7 +105,7 @@ class Loader:
             exec(code, vars(found.module))
 
     def _without_others(self, found: Loaded, node: ast.FunctionDef) -> bool:
-        """Define a kernel with its `jit` decorator only, without its configurations. Tell whether that worked."""
+        """Define a kernel with only its `jit` decorator, so without its configurations. Return True if that worked."""
         own = [each for each in node.decorator_list if is_jit(each)]
         if not own or len(own) == len(node.decorator_list):
             return False
@@ -183,7 +184,8 @@ def _strange_module(shown: str, whole: str) -> ModuleType:
 
 
 def stand_in_for_tuning() -> None:
-    """Make autotune and heuristics only keep their arguments: there is no device to tune on."""
+    """Replace autotune and heuristics by functions that only keep their arguments, because there is no device to tune
+    on."""
 
     def autotune(configs: Iterable[object], key: object = None, **_more: object) -> Callable[[object], Tuned]:
         return lambda fn: Tuned(fn, list(configs) if not isinstance(configs, Stranger) else [], {})
@@ -200,7 +202,7 @@ def stand_in_for_tuning() -> None:
 
 
 def is_jit(decorator: ast.expr) -> bool:
-    """Tell whether a decorator is Triton's jit, from any module and with or without options."""
+    """Tell whether a decorator is Triton's `jit`, whatever module it is imported from, with or without options."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     if isinstance(called, ast.Attribute):
         return called.attr == "jit" and ast.unparse(called.value).rpartition(".")[2] == "triton"
@@ -208,7 +210,7 @@ def is_jit(decorator: ast.expr) -> bool:
 
 
 def bound(node: ast.stmt) -> list[str]:
-    """Return the names that a statement of a module binds."""
+    """Return the names that a module-level statement binds."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
         return [node.name]
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -220,7 +222,8 @@ def bound(node: ast.stmt) -> list[str]:
 
 
 def _named(node: ast.stmt, name: str) -> str:
-    """Return the full name of a name that a statement failed to bind: with its module if it is imported."""
+    """Return the full name of a name that a statement failed to bind. If the name is imported, the full name includes
+    its module."""
     of = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
     names = node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else []
     whole = next((f"{of}{each.name}" for each in names if (each.asname or each.name) == name), name)

@@ -1,6 +1,7 @@
-"""Placeholders for names of packages that are not installed, so that a source file can still be read.
+"""Placeholders for names from packages that are not installed, so that a source file can be read without these
+packages.
 
-A kernel that needs one of them to compile is not judged, and the reason names it.
+A kernel that needs a placeholder in order to compile is not judged, and the reason names the placeholder.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Stranger:
 
 
 def strangers_in(value: object) -> list[str]:
-    """Return the names of the placeholders that a value is or contains."""
+    """Return the names of the placeholders in a value, which may itself be a placeholder."""
     if isinstance(value, Stranger):
         return [repr(value)]
     if isinstance(value, (list, tuple)):

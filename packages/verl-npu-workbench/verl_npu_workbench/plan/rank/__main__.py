@@ -1,4 +1,4 @@
-"""Reads a job, runs its phases in phantom memory as the only rank of its groups, and writes their cost."""
+"""Reads a job, runs its phases in phantom memory as if this rank were alone in its groups, and writes their cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _HOST = "127.0.0.1"
 
 
 def main() -> int:
-    """Answer a RankJob with an Outcome, and a StartJob with a Started. Both have the exception that verl raised."""
+    """Answer a RankJob with an Outcome, and a StartJob with a Started. Both answers contain the exception if verl
+    raised one."""
     asked = json.load(sys.stdin)
     # verl's own output must not mix with the answer.
     answer, sys.stdout = sys.stdout, sys.stderr
@@ -48,7 +49,7 @@ def _start(job: StartJob) -> Started:
 
 
 def _recording(job: RankJob) -> Recording:
-    """Start the phantom NPUs, one of which is this process, and record their work."""
+    """Start the phantom NPUs and record their work. This process is the rank of one of them."""
     sys.path.insert(0, job.tree)
     os.environ.update(_variables(job))
     import torch  # noqa: F401 - brings up the virtual NPUs
@@ -101,7 +102,7 @@ def _fine_tune(job: RankJob, recording: Recording, folder: str) -> None:
 
 
 def _run_phases(job: RankJob, recording: Recording, folder: str, missing: list[str]) -> None:
-    """Run one phase after the other. Add to `missing` the phases that one rank cannot run alone."""
+    """Run the phases in order. Add to `missing` the phases that one rank cannot run alone."""
     from .workers import configuration, workers_of
 
     config = configuration(job)
@@ -126,7 +127,7 @@ def _run_phases(job: RankJob, recording: Recording, folder: str, missing: list[s
 
 @contextmanager
 def _writing_nothing() -> Iterator[None]:
-    """Make torch.save write nothing: phantom tensors would fill files as large as the checkpoint with zeros."""
+    """Make torch.save write nothing. Otherwise, it would write zeros into files as large as the real checkpoint."""
     import torch
 
     before, torch.save = torch.save, lambda *_, **__: None

@@ -1,4 +1,4 @@
-"""Runs verl's own fine-tuning trainer: two steps with made-up batches, a validation, and a checkpoint."""
+"""Runs verl's own fine-tuning trainer: two steps with generated batches, a validation, and a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Begin = Callable[[Phase], None]
 def fine_tune(config: DictConfig, job: RankJob, recording: Recording) -> None:
     """Run `run_sft` of the trainer that the job names, and record its phases.
 
-    The trainer makes its model, its optimizer, and its batches, and runs its own loop, but on made-up rows. A phase
-    begins when it asks for the next batch, and when it saves.
-    Source: verl/trainer/fsdp_sft_trainer.py and verl/trainer/sft_trainer.py, `run_sft` and `fit`.
+    The trainer makes its own model, optimizer, and batches, and runs its own loop, but on generated rows. A new phase
+    begins when the trainer asks for the next batch, and when it saves a checkpoint. Source:
+    verl/trainer/fsdp_sft_trainer.py and verl/trainer/sft_trainer.py, `run_sft` and `fit`.
     """
     trainer: Any = importlib.import_module(job.trainer)
     with ExitStack() as opened:
@@ -59,7 +59,7 @@ def _record_checkpoints(trainer: Any, begin: Begin) -> None:
 class Rows:
     """A rank's data in the format of verl's data sets: `input_ids`, `position_ids`, `loss_mask` [tokens].
 
-    Rows are either padded to the greatest length and have an `attention_mask`, or are as long as their sequence.
+    Rows are either padded to the greatest length, with an `attention_mask`, or exactly as long as their sequence.
     Source: verl/utils/dataset/multiturn_sft_dataset.py and sft_dataset.py, `__getitem__`.
     """
 
@@ -89,7 +89,7 @@ class Rows:
 
 
 class _Loader:
-    """A stand-in for torchdata's loader, which would start processes. All batches have the same rows."""
+    """A stand-in for torchdata's loader, which would start processes. All of its batches have the same rows."""
 
     def __init__(
         self,
@@ -113,5 +113,5 @@ class _Loader:
             yield self._collate([self._rows[place] for place in range(self._size)])
 
     def state_dict(self) -> dict[str, object]:
-        """Return nothing: a plan is not resumed."""
+        """Return an empty state, because a plan is never resumed."""
         return {}

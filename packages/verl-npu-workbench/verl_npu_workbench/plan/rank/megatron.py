@@ -1,4 +1,5 @@
-"""Runs Megatron on one rank: loads no weights, which phantom tensors cannot hold, and replaces neighbouring stages."""
+"""Lets Megatron run on one rank: no weights are loaded, because phantom tensors cannot hold them, and the neighbouring
+pipeline stages are replaced."""
 
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ _MODULES = (
     "verl.workers.megatron_workers",
     "verl.workers.engine.megatron.transformer_impl",
 )
-"""The modules that define or import them."""
+"""The modules that define or import these functions."""
 
 
 def not_shown(roles: DictConfig) -> dict[Phase, str]:
-    """Return the phases that one Megatron rank cannot run alone, with the reason; empty for other trainers."""
+    """Return the phases that one Megatron rank cannot run alone, each with the reason. Empty for trainers without
+    Megatron."""
     actor, found = roles.actor, {}
     if actor.strategy == "megatron":
         found[Phase.CHECKPOINT] = "Megatron's own code would write files of zeros"
@@ -57,9 +59,9 @@ def prepare(roles: DictConfig) -> None:
 
 
 def _leave_weights_out() -> None:
-    """Make verl and its bridges load nothing into Megatron's models.
+    """Make verl and the bridges that it uses load nothing into Megatron's models.
 
-    Call this after verl's workers are imported: by then, MindSpeed has replaced the modules that the bridges import.
+    Call this after verl's workers are imported. By then, MindSpeed has replaced the modules that the bridges import.
     """
     for module in filter(None, map(sys.modules.get, _MODULES)):
         for name in _LOADERS:
@@ -71,9 +73,10 @@ def _leave_weights_out() -> None:
 
 
 def _provide_rope_theta() -> None:
-    """Give a DeepSeek configuration its attribute rope_theta, as the code in the models' own repositories does.
+    """Give DeepSeek configurations the attribute rope_theta, as the code in the models' own repositories does.
 
-    mbridge 0.15.1 reads it, and transformers' class lacks it from v5 on. A plan's model comes without such code.
+    mbridge 0.15.1 reads this attribute, but transformers' own class lacks it from v5 on. A plan's model comes without
+    the code of its repository.
     """
     bridge: Any = importlib.import_module("mbridge.models.deepseek_v3").DeepseekV3Bridge
     original = bridge._build_config
@@ -96,13 +99,14 @@ Shape = Sequence[int]
 
 
 def know_shapes(packed: bool) -> None:
-    """Make a pipeline stage receive tensors of the shapes that its neighbours would send. Call this once per process.
+    """Make a pipeline stage receive tensors with the shapes that its neighbours would send. Call this once per
+    process.
 
-    `packed` is the model's use_remove_padding: whether sequences are packed without padding.
-    Source: megatron-core 0.12.1 and 0.16.0, megatron/core/pipeline_parallel/p2p_communication.py.
+    `packed` is the model's use_remove_padding: whether sequences are packed without padding. Source: megatron-core
+    0.12.1 and 0.16.0, megatron/core/pipeline_parallel/p2p_communication.py.
 
     Raises:
-        NotImplementedError: plans do not support this megatron-core or padded sequences.
+        NotImplementedError: plans do not support this megatron-core, or do not support padded sequences.
     """
     module = importlib.import_module("megatron.core.pipeline_parallel.p2p_communication")
     if hasattr(module, "_communicate"):
@@ -116,7 +120,7 @@ def know_shapes(packed: bool) -> None:
 
 
 def _know_from_verl(module: ModuleType) -> None:
-    """Use the shapes that verl passes to Megatron, which are right if all sequences have one length."""
+    """Use the shapes that verl passes to Megatron. They are right if all sequences have the same length."""
     original = module._communicate
 
     @functools.wraps(original)
@@ -130,23 +134,24 @@ def _know_from_verl(module: ModuleType) -> None:
 
 @dataclass(slots=True)
 class Neighbours:
-    """The tensors that a stage's neighbours have yet to send, next first."""
+    """The tensors that this stage expects from its neighbours, the next one first."""
 
     forward: deque[int] = field(default_factory=deque)
-    """Rows of the micro batches that this stage has not received yet."""
+    """The numbers of rows of the micro batches that this stage has not received yet."""
     backward: deque[Shape] = field(default_factory=deque)
-    """The shapes of the tensors that were sent. Gradients come back in the same order, except in an interleaved
-    schedule."""
+    """The shapes of the tensors that this stage has sent. Their gradients come back in the same order, except in an
+    interleaved schedule."""
 
     def begin(self, micro_batches: Iterable[int]) -> None:
-        """Expect micro batches with these rows, and forget the previous phase."""
+        """Expect micro batches with these numbers of rows, and forget the previous phase."""
         self.forward = deque(micro_batches)
         self.backward.clear()
 
     def shapes(
         self, sent: Shape | None, from_before: bool, from_behind: bool, hidden: int
     ) -> tuple[Shape | None, Shape | None]:
-        """Return the shapes to receive now: of a micro batch [rows, 1, hidden], and of a sent one's gradient."""
+        """Return the shapes of the two tensors to receive now: of a micro batch, which is [rows, 1, hidden], and of
+        the gradient of a tensor that was sent."""
         if sent is not None:
             self.backward.append(tuple(sent))
         micro_batch = (self.forward.popleft(), 1, hidden) if from_before else None
@@ -154,9 +159,10 @@ class Neighbours:
 
 
 def rows(lengths: Iterable[int], tensor: int, context: int) -> int:
-    """Return a micro batch's rows on one rank: packed sequences, each padded so that the ranks divide it.
+    """Return the number of a micro batch's rows on one rank. The sequences are packed, and each is padded to a
+    multiple of the ranks that share it.
 
-    `tensor` and `context` are parallel sizes; verl turns on sequence parallelism together with tensor parallelism.
+    `tensor` and `context` are parallel sizes. verl turns on sequence parallelism together with tensor parallelism.
     Source: verl/models/mcore/util.py, `preprocess_thd_engine`.
     """
     multiple = tensor * context * 2 if context > 1 else tensor
@@ -165,7 +171,7 @@ def rows(lengths: Iterable[int], tensor: int, context: int) -> int:
 
 
 def _know_from_micro_batches(module: ModuleType) -> None:
-    """Compute the shapes from the micro batches, because verl's engines pass none to Megatron."""
+    """Compute the shapes from the micro batches, because verl's engines do not pass any shapes to Megatron."""
     neighbours = Neighbours()
     engine: Any = importlib.import_module("verl.workers.engine.megatron.transformer_impl")
     engine.prepare_micro_batches = _counting(engine.prepare_micro_batches, neighbours)

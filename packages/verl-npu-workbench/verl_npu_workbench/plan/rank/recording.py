@@ -1,4 +1,4 @@
-"""Records the cost of one rank's phases with the device's ledger, and marks which holder each tensor belongs to."""
+"""Records the cost of one rank's phases with the device's ledger, and marks the holder of each tensor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _POINTS = 400
-"""Points of a timeline: more than a page or a terminal has columns."""
+"""The number of points of a timeline. A page or a terminal has fewer columns."""
 _COPY = "copy between host and NPU"  # csrc/ledger.cpp
 
 
 def gradients(module: nn.Module) -> Iterator[Tensor]:
-    """Yield the gradients that accumulate over micro batches, also those that FSDP has not reduced yet.
+    """Yield the gradients that accumulate over micro batches, including those that FSDP has not reduced yet.
 
-    verl from v0.9.0 on reduces them only with the last micro batch. Until then, FSDP1 keeps them undivided as
-    gradients of its flat parameters, and FSDP2 keeps them beside its parameters. Source:
-    torch/distributed/fsdp/_fully_shard, `FSDPParam.to_accumulated_grad_if_needed`.
+    From v0.9.0 on, verl reduces gradients only with the last micro batch. Until then, FSDP1 keeps undivided gradients
+    in its flat parameters, and FSDP2 keeps them beside its parameters. Source: torch/distributed/fsdp/_fully_shard,
+    `FSDPParam.to_accumulated_grad_if_needed`.
     """
     for weight in module.parameters():
         # Megatron keeps gradients in buffers of its own.
@@ -67,7 +67,7 @@ class _Span:
     begin: int
     end: int = 0
     root: Any = None
-    """The first module that is called in the phase."""
+    """The first module that was called in the phase."""
     micro_batches: int = 0
     seconds: float = 0.0
     calls: int = 0
@@ -78,7 +78,8 @@ class _Span:
 
 
 class Recording:
-    """Records the phases of a rank. After `watch`, torch's global hooks report module calls and optimizer steps."""
+    """Records the phases of a rank. After `watch` has been called, torch's global hooks report module calls and
+    optimizer steps."""
 
     def __init__(self, ledger: ModuleType) -> None:
         self._ledger = ledger
@@ -87,7 +88,7 @@ class Recording:
 
     @property
     def latest(self) -> Phase:
-        """The phase that began last, or loading if none has."""
+        """The phase that began last, or the loading phase if none has begun."""
         return self._spans[-1].phase if self._spans else Phase.LOAD
 
     def watch(self) -> None:
@@ -101,7 +102,7 @@ class Recording:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Record the body of the `with` statement as one phase, and write to the rank's log that it begins."""
+        """Record the body of the `with` statement as one phase. Its beginning is also written to the rank's log."""
         print(f"{SAYS}{phase.value}", file=sys.stderr, flush=True)
         self._ledger.take()
         self._open = _Span(phase, self._ledger.clock())
@@ -114,7 +115,7 @@ class Recording:
             self._open = None
 
     def costs(self) -> list[PhaseCost]:
-        """Return the cost of each phase; if it ran more than once, of the run with the highest peak."""
+        """Return the cost of each phase. If a phase ran more than once, the run with the highest peak counts."""
         totals, by_holder = self._curves()
         host = by_holder[Holder.HOST.number]
         found: dict[Phase, PhaseCost] = {}
@@ -143,7 +144,7 @@ class Recording:
         return list(found.values())
 
     def timeline(self) -> list[Point]:
-        """Return the memory over time, reduced to about 400 points: each is the peak of its interval."""
+        """Return the memory over time, reduced to about 400 points. Each point is the peak of its interval."""
         totals, by_holder = self._curves()
         points = []
         length = sum(span.end - span.begin for span in self._spans)

@@ -1,7 +1,7 @@
-"""The start of a job in one process: its program, its workers, its engine's configuration, and one micro-batch.
+"""Runs the start of a job in one process: the program, its workers, its engine's configuration, and one micro-batch.
 
-Upstream's code runs unchanged. It is stopped where it would need more than this process: before Ray places NPUs,
-before an engine starts, and before the first gradients are computed.
+Upstream's code runs unchanged. It is stopped before it needs more than this process: before Ray places NPUs, before an
+engine starts, and before the first gradients are computed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _SERVER, _SERVERS = "verl.workers.rollout.vllm_rollout.vllm_async_server", ("vLLMHttpServerBase", "vLLMHttpServer")
-"""The module of vLLM's server, and the names that its class has had."""
+"""The module of vLLM's server in verl, and the names that the server's class has had."""
 _PACKAGES = ("vllm", "sglang", "tensorrt_llm")
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
-"""Packages, besides verl, whose source lines are shown to the user."""
+"""Packages, besides verl, whose source lines may be shown to the user."""
 _SCRIPT_PACKAGES = ("verl", "recipe")
-"""Packages of the script's own revision: a module of theirs that is missing here is missing in the job, too."""
+"""Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
+job, too."""
 _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
 class Reached(BaseException):
-    """Upstream reached the point where it is stopped. No `except Exception` in upstream's code may catch this."""
+    """Raised where upstream's code is stopped. It is a BaseException so that no `except Exception` in upstream's code
+    catches it."""
 
 
 def _reached(*_: object, **__: object) -> None:
@@ -56,7 +58,7 @@ def _reached(*_: object, **__: object) -> None:
 
 
 def start(job: StartJob, recording: Recording, folder: str) -> Started:
-    """Run one part after the other, and return the error that upstream raises first."""
+    """Run the parts of a start in order. Return how far it got, with the first error that upstream raises."""
     passed: list[str] = []
     missing: list[str] = []
     for part, run in _Start(job, recording, folder, missing).parts():
@@ -81,7 +83,7 @@ def _peak() -> int:
 
 
 class _Start:
-    """The parts of a start. Errors that do not come from the script are added to `missing`."""
+    """The parts of a start. Errors that the script does not cause are added to `missing`."""
 
     def __init__(self, job: StartJob, recording: Recording, folder: str, missing: list[str]) -> None:
         self._job, self._recording, self._folder, self._missing = job, recording, folder, missing
@@ -102,7 +104,7 @@ class _Start:
             yield Part.BATCH, self._batch
 
     def _tries_engine(self) -> bool:
-        """Tell whether the engine's arguments can be tried. If not, `missing` says why."""
+        """Tell whether the engine's arguments can be tried. If they cannot, add the reason to `missing`."""
         name = configuration(self._job.rank)[ROLES].rollout.name
         if name != "vllm":
             self._missing.append(f"the arguments of {name}, because only vLLM's are tried")
@@ -166,7 +168,7 @@ class _Start:
         return no_engine()
 
     def _engine(self) -> None:
-        """Let vLLM's server parse its arguments and build the engine's configuration."""
+        """Let vLLM's server parse the engine's arguments and build the engine's configuration."""
         config = configuration(self._job.rank)
         rollout = config[ROLES].rollout
         if rollout.get("mode", "async") != "async":
@@ -193,7 +195,7 @@ class _Start:
         asyncio.run(made.launch_server())
 
     def _batch(self) -> None:
-        """Look up the estimators, and run each phase up to its first micro-batch, the loss included."""
+        """Look up the estimators, and run each phase up to and including the loss of its first micro-batch."""
         if self._workers is None:
             return
         if self._job.module.startswith("verl."):
@@ -212,7 +214,7 @@ class _Start:
 
 
 def _look_up(config: DictConfig) -> None:
-    """Look up in upstream's registries the names that the trainer looks up between the phases."""
+    """Look up names in upstream's registries, as the trainer does between the phases."""
     import torch
 
     algorithms: Any = importlib.import_module("verl.trainer.ppo.core_algos")
@@ -225,7 +227,8 @@ def _look_up(config: DictConfig) -> None:
 
 @contextmanager
 def _stopped() -> Iterator[None]:
-    """End at the stop, and ignore errors of upstream's clean-up after it: FSDP has not gathered its weights yet."""
+    """End quietly when upstream's code is stopped, and ignore errors of its clean-up afterwards, which FSDP raises
+    because it has not gathered its weights."""
     try:
         yield
     except Reached:
@@ -279,7 +282,7 @@ def _configure(engine_args: Any, **_: object) -> None:
 
 
 def _find_loader(vllm_config: Any, **_: object) -> None:
-    """Let vLLM look up its weight loader, as the engine's process does first, and stop."""
+    """Let vLLM look up its weight loader, which is the first thing that the engine's process does, and then stop."""
     importlib.import_module("vllm.model_executor.model_loader").get_model_loader(vllm_config.load_config)
     raise Reached
 
@@ -290,14 +293,15 @@ def _refuse_argument(parser: argparse.ArgumentParser, message: str) -> None:
 
 
 class _Anything:
-    """Stands in for the handle of a worker: each method returns an empty text."""
+    """A stand-in for a worker's handle. Each of its methods returns an empty text."""
 
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=lambda *_, **__: "")
 
 
 class _Here:
-    """Stands in for a class, a function, or a method that Ray would run in another process."""
+    """A stand-in for a class, a function, or a method that Ray would run in another process. It runs in this
+    process."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -311,7 +315,7 @@ class _Here:
 
 
 class _Actor:
-    """Stands in for Ray's handle of an object in another process."""
+    """A stand-in for Ray's handle of an object in another process."""
 
     def __init__(self, of: Any) -> None:
         self._of = of
@@ -321,7 +325,8 @@ class _Actor:
 
 
 def _answer_for_ray() -> None:
-    """Make this process answer for Ray's cluster, and stop where the cluster would place NPUs."""
+    """Make this process answer calls to Ray in place of a cluster, and stop the program where the cluster would place
+    NPUs."""
     ray: Any = importlib.import_module("ray")
 
     def remote(*given: Any, **named: object) -> Any:
@@ -350,7 +355,7 @@ def _root(raised: BaseException) -> BaseException:
 
 
 def _not_judged(raised: BaseException) -> str:
-    """Return the text of an error that does not come from the script; empty for an error of the script."""
+    """Return the text of an error that the script does not cause. Empty if the script causes the error."""
     error = _root(raised)
     if isinstance(error, argparse.ArgumentError):
         return ""
@@ -365,7 +370,7 @@ def _not_judged(raised: BaseException) -> str:
 
 
 def _told(raised: BaseException, job: StartJob) -> Started:
-    """Return the error with the innermost line of upstream's code."""
+    """Return the error, with the innermost line of upstream's code in its traceback."""
     error = _root(raised)
     frames = traceback.extract_tb(error.__traceback__)
     shown = [frame for frame in frames if _is_shown(frame.filename, job.rank.tree)] or list(frames[-1:])

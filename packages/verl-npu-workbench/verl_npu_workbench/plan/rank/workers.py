@@ -1,4 +1,5 @@
-"""The workers of one rank for both generations of verl, before v0.8 and since, their batches, and their rollout."""
+"""The workers of one rank, their batches, and their rollout, for both generations of verl's workers: before v0.8, and
+from v0.8 on."""
 
 from __future__ import annotations
 
@@ -22,16 +23,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TOKEN = 5
-"""Any token except the first few, which mark padding and ends."""
+"""The id of an arbitrary token. It is not one of the first few, which mark padding and ends."""
 
 
 def batch(job: RankJob, training: bool) -> dict[str, Any]:
-    """Return the batch on the host that verl's trainer passes to a step's training phases, or to its other phases.
+    """Return a batch, on the host, as verl's trainer passes it to the training phases of a step or, if `training` is
+    false, to the other phases.
 
     `input_ids`, `attention_mask`, `position_ids` [sequences, prompt + response]; `prompts` [sequences, prompt]; all
     others [sequences, response]. Prompts are padded on the left, answers on the right. Source:
-    verl/trainer/ppo/ray_trainer.py, `fit`. Pictures come directly before the answer; positions are then
-    [sequences, 4, prompt + response], and `multi_modal_inputs` has the patches of each sequence.
+    verl/trainer/ppo/ray_trainer.py, `fit`. Pictures come directly before the answer; positions are then [sequences, 4,
+    prompt + response], and `multi_modal_inputs` has the patches of each sequence.
     """
     import torch
 
@@ -78,7 +80,7 @@ def batch(job: RankJob, training: bool) -> dict[str, Any]:
 
 
 def _pictures(picture: Picture, sequences: int) -> Any:
-    """Return one picture per sequence: `pixel_values` [patches, values per patch] and `image_grid_thw` [1, 3]."""
+    """Return one image per sequence: `pixel_values` [patches, values per patch] and `image_grid_thw` [1, 3]."""
     import numpy
     import torch
 
@@ -102,7 +104,7 @@ class Workers(ABC):
     def __init__(self, config: DictConfig, job: RankJob) -> None:
         self._config, self._roles, self._job = config, config[ROLES], job
         self.not_shown = not_shown(self._roles)
-        """The phases that one rank cannot run alone, with the reason."""
+        """The phases that one rank cannot run alone, each with the reason."""
         prepare(self._roles)
 
     @abstractmethod
@@ -115,7 +117,7 @@ class Workers(ABC):
 
     @abstractmethod
     def hand_over(self) -> None:
-        """Hand the weights to the rollout, as after a step."""
+        """Pass the weights to the rollout, as at the end of a step."""
 
     def checkpoint(self, folder: str) -> None:
         """Save a checkpoint as the trainer does."""
@@ -137,9 +139,11 @@ class Workers(ABC):
 
 
 class SleepingRollout:
-    """A stand-in for a rollout engine: it allocates memory for its weights when it wakes up, and drops new weights.
+    """A stand-in for a rollout engine. It allocates memory for its weights when it wakes up, and discards the weights
+    that it receives.
 
-    It does not allocate the key-value cache, which gets the memory that is left (`verl_npu_workbench.plan.rollout`).
+    It does not allocate the key-value cache. In a real engine, the cache gets the memory that is left
+    (`verl_npu_workbench.plan.rollout`).
     """
 
     sleep_level = 1
@@ -161,13 +165,13 @@ class SleepingRollout:
         self._weights = None
 
     async def update_weights(self, weights: Iterable[tuple[str, Tensor]], **_: object) -> None:
-        """Consume one tensor after the other, like an engine that copies each."""
+        """Read the tensors one by one, like an engine that copies each of them."""
         for _name, _weight in weights:
             pass
 
 
 class Buckets:
-    """A stand-in for a checkpoint engine: it allocates its buffers and consumes the weights."""
+    """A stand-in for a checkpoint engine. It allocates its buffers and reads the weights."""
 
     def __init__(self, size: int) -> None:
         import torch
@@ -176,7 +180,7 @@ class Buckets:
         ledger.mark(self._buffers.untyped_storage().data_ptr(), Holder.MESSAGES.number)
 
     async def send_weights(self, weights: Iterable[tuple[str, Tensor]], **_: object) -> None:
-        """Consume one tensor after the other: ranks that send nothing gather them too."""
+        """Read the tensors one by one. Ranks that send nothing also take part in gathering them."""
         for _name, _weight in weights:
             pass
 
@@ -221,11 +225,12 @@ class LegacyWorkers(Workers):
         return phases
 
     def wrap_rollout(self, build: Callable[..., object]) -> None:
-        """Call `build` instead of the function that builds the actor's side of the rollout, with that function."""
+        """Replace the function that builds the actor's side of the rollout by `build`, which gets the original
+        function as an argument."""
         self._actor._build_rollout = partial(build, self._actor._build_rollout)
 
     def hand_over(self) -> None:
-        """Hand the weights to the rollout, as `rollout_mode` does."""
+        """Pass the weights to the rollout, as `rollout_mode` does."""
         import torch
 
         actor = self._actor
@@ -238,12 +243,14 @@ class LegacyWorkers(Workers):
 
 
 def no_engine(*_: object, **__: object) -> tuple[SimpleNamespace, None]:
-    """Stand in for the function that starts an engine and, at 796871d7, returns it with its weight-sync manager."""
+    """Stand in for the function that starts an engine. At 796871d7, this function also returns the engine's
+    weight-sync manager."""
     return SimpleNamespace(), None
 
 
 def _give_out_shards(module: Any) -> None:
-    """Make FSDP1 return its state dict in shards, as verl's `_build_rollout` does, which a plan does not call."""
+    """Make FSDP1 return its state dict in shards. verl's `_build_rollout` does the same, but a plan does not call
+    it."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardedStateDictConfig, StateDictType
 
     if isinstance(module, FullyShardedDataParallel):
@@ -307,7 +314,7 @@ class EngineWorkers(Workers):
         return phases
 
     def hand_over(self) -> None:
-        """Hand the weights to servers and to an engine on the same NPU, as `update_weights` does."""
+        """Pass the weights to servers and to an engine on the same NPU, as `update_weights` does."""
         worker = self._actor
         if self._job.buckets:
             worker.checkpoint_engine = Buckets(self._job.buckets)
@@ -361,7 +368,7 @@ def _critic_of(config: DictConfig) -> Any:
 
 
 def workers_of(config: DictConfig, job: RankJob, builds_rollout: bool = False) -> Workers:
-    """Make the workers of the revision that is imported."""
+    """Make the workers for the revision of verl that is imported."""
     # v0.7 has both; "auto" are the old ones there.
     legacy = importlib.util.find_spec("verl.workers.fsdp_workers") is not None
     if legacy and config.trainer.get("use_legacy_worker_impl", "auto") != "disable":
@@ -370,7 +377,7 @@ def workers_of(config: DictConfig, job: RankJob, builds_rollout: bool = False) -
 
 
 def configuration(job: RankJob) -> DictConfig:
-    """Return the configuration as Hydra hands it to a trainer, with what is set for a plan."""
+    """Return the configuration as a trainer gets it from Hydra, with the plan's changes."""
     from omegaconf import OmegaConf
 
     config = OmegaConf.create(dict(job.config))

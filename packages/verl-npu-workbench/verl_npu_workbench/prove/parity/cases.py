@@ -1,4 +1,4 @@
-"""The models and batches to compare: tiny ones of every architecture with fused operators."""
+"""The models and batches to compare: a tiny model of every architecture with fused operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Yield cases for each model in this transformers: all batches with head size 64, one with 128, one in bf16."""
+    """Yield the cases for each model that the installed transformers has: all batches with head size 64, one with head
+    size 128, and one in bf16."""
     for model in MODELS:
         if hasattr(transformers, _classes(model)[1]):
             batches = ("left", "right", "single", "image") if "vl" in model else ("left", "right", "packed", "single")
@@ -114,9 +115,10 @@ def model(case: Case, attention: str) -> Any:
 
 
 def batch(case: Case, *, packed_by_mask: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return the inputs of a case, and a mask of the tokens that count [batch, seqlen].
+    """Return the inputs of a case, and a mask of the tokens that are compared [batch, seqlen].
 
-    Position ids mark the sequences of a packed batch; attention that ignores them gets a mask of four dimensions.
+    In a packed batch, position ids mark the sequences. For attention that ignores position ids, set `packed_by_mask`
+    to get a four-dimensional mask.
     """
     generator = torch.Generator().manual_seed(13)
     rows, width = (1, 14) if case.batch in ("packed", "single") else (3, 12)

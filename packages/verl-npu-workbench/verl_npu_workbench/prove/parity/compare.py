@@ -14,7 +14,7 @@ BFLOAT16_UNITS = 2
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference, relative to the largest expected number."""
+    """Return the largest difference, divided by the largest expected number."""
     largest = float(expected.abs().max())
     return float((found - expected).abs().max()) / max(largest, 1e-12)
 

@@ -1,7 +1,7 @@
-"""Computes one side of a comparison, in a process of its own: SIDE FILE [CASE ...].
+"""Computes one side of a comparison, in a separate process: SIDE FILE [CASE ...].
 
-The side cpu is unpatched and runs on the host; start it with VERL_NPU=off. The side plain is unpatched on an NPU, and
-the side npu is patched on an NPU.
+The side `cpu` is unpatched and runs on the host; start it with VERL_NPU=off. The side `plain` is unpatched and runs on
+an NPU. The side `npu` is patched and runs on an NPU.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def count_calls(calls: Counter[str]) -> None:
 
 
 def import_verl() -> None:
-    """Import verl, which verl-npu waits for, and apply upstream's own patches for NPUs as a worker does."""
+    """Import verl, because verl-npu applies patches only after this import. Then apply upstream's own patches for
+    NPUs, as a worker does."""
     import verl  # noqa: F401
 
     # v0.9.1's FSDP engine calls this function; earlier versions apply the patches on import. A stand-in has neither.

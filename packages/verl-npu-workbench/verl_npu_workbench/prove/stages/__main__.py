@@ -16,7 +16,7 @@ from ..record import NotPossible, Recorder
 from .setup import Setup
 
 _PART = 0.85
-"""No check begins after this fraction of a stage's time; the last one can use the rest."""
+"""The fraction of a stage's time after which no check begins. A check that is already running can use the rest."""
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""Checks attention with `npu_fusion_attention`: packed, padded, grouped, and with the heads of one Ulysses rank."""
+"""Checks attention with `npu_fusion_attention`: packed, padded, with grouped heads, and with the heads of one Ulysses
+rank."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TEMPLATE = 2048
-"""The width of the mask that the operator requires for causal attention; its lower triangle counts."""
+"""The width of the mask that the operator requires for causal attention. Only the mask's lower triangle matters."""
 _CAUSAL = 3
 _PACKED = (5, 1, 8, 34, 16)
 
 
 def run(setup: Setup) -> None:
-    """Make a check of each shape in each type."""
+    """Check each shape in each type."""
     setup.npus()
     import torch
 
@@ -44,9 +45,9 @@ def _cases() -> Iterator[Case]:
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
-    """Compute attention of q [batch, heads, rows, width], k and v with fewer heads.
+    """Compute attention of q [batch, heads, rows, width] with k and v, which have fewer heads.
 
-    `kept` masks the columns that a row sees [batch or 1, 1, rows, columns].
+    `kept` [batch or 1, 1, rows, columns] is true where a row attends to a column.
     """
     times = q.shape[1] // k.shape[1]
     k, v = (each.repeat_interleave(times, 1) for each in (k, v))

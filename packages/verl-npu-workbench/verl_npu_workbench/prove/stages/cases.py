@@ -1,7 +1,7 @@
 """The operators that verl-npu and its models call: their inputs, and their formulas in plain torch.
 
-The formula of one of torch's own operators is that operator. Inputs follow from the case's name and are the same on
-every machine.
+If the operator is torch's own, it is also the formula. Inputs follow from the case's name and are the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Input:
 
     shape: tuple[int, ...]
     below: int = 0
-    """Upper limit of integers; 0 for floating-point numbers of the case's type."""
+    """The exclusive upper limit of random integers. If it is 0, the input has floating-point numbers of the case's
+    type."""
     scale: float = 1.0
     positive: bool = False
 
@@ -48,16 +49,16 @@ class Case:
     name: str
     inputs: tuple[Input, ...]
     formula: Formula
-    """The formula in plain torch, on the host, in the type of the inputs."""
+    """The formula in plain torch. It is computed on the host, in the inputs' type."""
     operator: str = ""
-    """The operator's name in torch_npu; empty to call the formula itself on the NPU."""
+    """The operator's name in torch_npu. If it is empty, the formula itself is computed on the NPU."""
     call: Callable[..., Tensor | Sequence[Tensor]] | None = None
-    """A function of the operator and the inputs that makes the call."""
+    """A function that gets the operator and the inputs, and calls the operator."""
     gradients: bool = True
     dtypes: tuple[str, ...] = FLOATS
     used_by: str = "the models"
     otherwise: str = ""
-    """verl-npu's fallback if the operator refuses; empty if there is none."""
+    """What verl-npu does instead if the operator refuses. Empty if it has no fallback."""
 
     def made(self, dtype: str) -> list[Tensor]:
         """Return the inputs, on the host."""
@@ -65,7 +66,7 @@ class Case:
         return [each.make(seed + place, dtype) for place, each in enumerate(self.inputs)]
 
     def on_npu(self, torch_npu: ModuleType, given: Tensors) -> Tensor | Tensors:
-        """Make the call on the NPU. Raise AttributeError if torch_npu has no such operator."""
+        """Make the call on the NPU. Raise AttributeError if torch_npu does not have the operator."""
         if self.call is None:
             return self.formula(*given)
         return self.call(getattr(torch_npu, self.operator), *given)
@@ -82,7 +83,7 @@ def whole(*shape: int, below: int) -> Input:
 
 
 def cases() -> tuple[Case, ...]:
-    """Return all cases, in order of cost."""
+    """Return all cases, the cheapest first."""
     return (*_elementwise(), *_sums(), *_choices(), *_whole_numbers(), *_products(), *_fused(), *_experts())
 
 

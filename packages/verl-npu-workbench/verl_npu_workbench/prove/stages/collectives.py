@@ -1,4 +1,5 @@
-"""Checks HCCL's collectives between two and all NPUs: exact results, speed, and late or killed ranks."""
+"""Checks HCCL's collectives with two NPUs up to all NPUs: exact results, speed, and the effects of late or killed
+ranks."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ _DTYPES = ("float32", "bfloat16", "int64")
 _SECONDS = 120.0
 _LATE = 2.0
 _PATIENCE = 8.0
-"""Seconds that a group waits for a rank that was killed."""
+"""The seconds that a process group waits for a killed rank."""
 _MOST_PATIENCE = 60.0
-"""Seconds within which its peers must have ended."""
+"""The seconds within which the other ranks must have ended."""
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _LONG = 0.3
-"""Seconds. After a message that takes longer than a quarter of this, no larger message is sent."""
+"""A time in seconds. Once a message takes longer than a quarter of it, no larger message is sent."""
 
 
 def run(setup: Setup) -> None:
@@ -62,7 +63,8 @@ def _right(setup: Setup, size: int) -> str | tuple[str, dict[str, float]]:
 
 
 def compare(rank: Rank) -> None:
-    """Run one rank: compare each collective in each type with its exact result, then time some."""
+    """Run one rank. It compares the result of each collective in each type with the exact result, and then times some
+    collectives."""
     import torch
 
     distributed = rank.join(_SECONDS)
@@ -88,7 +90,8 @@ def compare(rank: Rank) -> None:
 
 
 def _sent(rank: int, length: int = 1027) -> Any:
-    """Return the numbers that a rank sends: integers that every type can hold, also summed over all ranks."""
+    """Return the numbers that a rank sends. They are integers that every type can represent exactly, even when summed
+    over all ranks."""
     import torch
 
     return (torch.arange(length) * (rank + 3) % 5).double()
@@ -148,8 +151,8 @@ def _long(rank: Rank, dtype: Any) -> Any:
 
 
 def _timed(distributed: Any, rank: Rank) -> list[tuple[str, int, float]]:
-    """Return name, bytes, and seconds of growing messages, until a message takes too long. All ranks send the same
-    messages."""
+    """Send larger and larger messages until one takes too long. Return the name, bytes, and seconds of each. All ranks
+    send the same messages."""
     import torch
 
     measured = []
@@ -188,7 +191,7 @@ def _late(setup: Setup) -> str:
 
 
 def come_late(rank: Rank) -> None:
-    """Run one rank; the last one is late."""
+    """Run one rank. The last rank is late."""
     import torch
 
     distributed = rank.join(_SECONDS)
@@ -219,7 +222,7 @@ def _killed(setup: Setup) -> str:
 
 
 def be_killed(rank: Rank) -> None:
-    """Run one rank. The last rank is killed before a sum, and the other rank reports the error that it gets."""
+    """Run one rank. The last rank is killed before a sum, and the other ranks report the error that they get."""
     import torch
 
     distributed = rank.join(_PATIENCE)

@@ -1,4 +1,4 @@
-"""Checks each NPU by itself: memory, streams, events, and copies between it and the host."""
+"""Checks each NPU separately: memory, streams, events, and copies between the NPU and the host."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _observe_memory(setup: Setup) -> None:
 
 
 def _seconds(done: Callable[[], object]) -> float:
-    """Return the shortest time of five runs, after one that does not count."""
+    """Return the shortest duration of five runs. An additional first run is not counted."""
     import torch
 
     best = float("inf")

@@ -1,8 +1,8 @@
 """Checks the environment with `verl-npu doctor --level import`.
 
-The doctor imports each package in a process of its own, and torch again in each. A job imports verl, and verl imports
-most packages, so one process imports verl first. Only packages that verl did not import, or all of them if it failed,
-are left to the doctor.
+The doctor imports each package in a separate process, and each of these processes imports torch again, which is slow.
+verl imports most packages, so one process first imports verl. The doctor then imports only the packages that verl did
+not import. If importing verl failed, the doctor imports all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _LOADED = f"import {_VERL}, sys, json; print(json.dumps([*sys.modules]))"
 
 
 def run(setup: Setup) -> None:
-    """Make a check of each finding of the doctor: first of those without imports, then of imports."""
+    """Run a check for each finding of the doctor: first the findings that need no imports, then those about
+    imports."""
     _judge(setup)
     loaded = _loaded_by_verl() if is_installed("verl") else []
     probes = [probe for probe in PROBES if probe.level is Level.IMPORT]
@@ -37,13 +38,13 @@ def run(setup: Setup) -> None:
 
 
 def _judge(setup: Setup, *words: str) -> None:
-    """Run the doctor, and make a check of each of its findings."""
+    """Run the doctor with these arguments, and make a check out of each finding."""
     for finding in _findings(words):
         setup.record.check(finding["name"], partial(_judged, finding), finding["why"])
 
 
 def _loaded_by_verl() -> list[str]:
-    """Return the modules that importing verl imports; empty if it fails."""
+    """Return the modules that `import verl` imports. Empty if the import fails."""
     done = _python("-c", _LOADED)
     try:
         return [str(name) for name in json.loads(done.stdout.splitlines()[-1])] if done.returncode == 0 else []

@@ -1,7 +1,8 @@
-"""Checks models of the patched families: logits, gradients, and a step, patched on an NPU and unpatched on the host.
+"""Checks models of the patched families. It compares logits, gradients, and the weights after a step: patched on an
+NPU, and unpatched on the host.
 
-If a patched model is too far from the host, the unpatched model is computed on the NPU too. If that is as far from the
-host, the cause is the NPU's own rounding.
+If a patched model differs too much from the host, the unpatched model is computed on the NPU, too. If that model
+differs as much, the cause is the NPU's own rounding.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from .setup import Setup, require
 MODELS = ("qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 _BATCHES = ("left-64-float32", "right-64-bfloat16")
 _TIMES = 2.0
-"""The largest allowed ratio of a patched model's distance from the host to the unpatched model's on the NPU."""
+"""The largest allowed ratio of two distances from the host: the patched model's, divided by the unpatched model's on
+the NPU."""
 _UNPATCHED = "models would run without flash attention and fused operators: slower, and with more memory"
 _MEANING = "logits and gradients of {model} would differ from the unpatched model's"
 
@@ -54,7 +56,7 @@ def _names() -> list[str]:
 
 
 def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
-    """Compute one side in a process of its own and return its results. Raise RuntimeError if it failed."""
+    """Compute one side in a separate process, and return its results. Raise RuntimeError if it failed."""
     import torch
 
     path = setup.scratch / f"{side}.pt"
@@ -114,5 +116,5 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
 
 
 def _tensor(line: str) -> str:
-    """Return the tensor's name from a line of `failures`."""
+    """Return the name of the tensor that a line of `failures` is about."""
     return line.partition(" is ")[0]

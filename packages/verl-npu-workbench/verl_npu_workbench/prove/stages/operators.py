@@ -1,4 +1,5 @@
-"""Checks operators in each type, forward and backward, against float64 on the host; records refusals and times."""
+"""Checks operators in each type, forward and backward, against float64 on the host. It also records refusals and
+durations."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _WIDEST = 8192
 _LONG = 0.03
-"""Seconds. After a call that takes longer, no larger call is timed."""
+"""A duration in seconds. After a call that takes longer, no larger call is timed."""
 _MOST_DEATHS = 20
 _MEANING = "numbers of {used_by} would be wrong"
 
@@ -82,7 +83,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
 def computed(
     formula: Callable[..., Tensor | Sequence[Tensor]], given: Sequence[Tensor], gradients: bool
 ) -> list[tuple[str, Tensor]]:
-    """Return the results of a call and the gradients of a weighted sum of them, with their names."""
+    """Return the results of a call, and the gradients of a weighted sum of the results, each with its name."""
     import torch
 
     if gradients:
@@ -124,7 +125,7 @@ def _observe(setup: Setup, case: Case, dtype: str, results: Sequence[Result] = (
 
 
 def _refusals(setup: Setup) -> None:
-    """Make odd calls in a process of their own, which a call may crash, and record the result of each."""
+    """Make unusual calls and record their results. They run in a separate process, because a call may crash it."""
     record = setup.scratch / "refusals.jsonl"
     deaths: dict[str, str] = {}
     while len(deaths) < _MOST_DEATHS and setup.left > 0:
@@ -187,7 +188,7 @@ def _timed() -> Iterator[Observation]:
 
 
 def _shortest(done: Callable[[], object]) -> float:
-    """Return the shortest time of three runs, after one that does not count."""
+    """Return the shortest duration of three runs. An additional first run is not counted."""
     import torch
 
     best = float("inf")

@@ -1,6 +1,6 @@
-"""The ranks of a stage: processes that start together, meet in a folder, and leave one answer each.
+"""The ranks of a stage: processes that start together, meet in a folder, and write one answer each.
 
-As a program, this module runs one rank: MODULE FUNCTION RANK SIZE FOLDER, and further arguments for the function.
+Run as a program, this module is one rank: MODULE FUNCTION RANK SIZE FOLDER, and further arguments for the function.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ class Rank:
         return torch.distributed
 
     def answer(self, **facts: object) -> None:
-        """Write the rank's answer, which replaces an earlier one."""
+        """Write the rank's answer. It replaces an earlier answer."""
         put(self.folder / f"rank{self.number}.json", json.dumps(facts).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The end of a rank, and its answer."""
+    """How a rank ended, and its answer."""
 
     status: int | None
-    """The rank's exit status; None if the rank had to be ended."""
+    """The rank's exit status. None if the rank did not end by itself and was ended."""
     facts: Mapping[str, object]
     last: str
-    """The last line that it printed."""
+    """The last line of the rank's output."""
 
     @property
     def how(self) -> str:
-        """A description of the end."""
+        """A description of how the rank ended."""
         if self.status is None:
             return "had not ended"
         if self.status < 0:

@@ -14,7 +14,7 @@ from ...extras import is_installed
 from ..record import NotPossible, Recorder
 
 _PACKAGES = {"hydra": "hydra-core", "yaml": "PyYAML"}
-"""The packages whose modules have another name."""
+"""The names of packages that differ from the names of their modules."""
 
 
 def require(*modules: str) -> None:
@@ -31,9 +31,9 @@ class Setup:
     record: Recorder
     scratch: Path
     asked: int
-    """Number of NPUs that it may use; 0 for all."""
+    """The number of NPUs that the stage may use. It is 0 for all."""
     ends: float
-    """The end of its time, by `now`."""
+    """The time at which the stage must end, on the clock `now`."""
     now: Callable[[], float]
     """A clock that returns the counted seconds."""
     recipe: tuple[str, ...] = ()
@@ -41,17 +41,17 @@ class Setup:
 
     @property
     def left(self) -> float:
-        """Seconds until its time is over."""
+        """The seconds that the stage has left."""
         return self.ends - self.now()
 
     @property
     def simulated(self) -> bool:
-        """Whether virtual NPUs were asked for."""
+        """Whether virtual NPUs are requested."""
         return bool(virtual_npus())
 
     @property
     def has_the_wheel(self) -> bool:
-        """Whether the NPUs are virtual NPUs under torch_npu's own wheel."""
+        """Whether the NPUs are virtual but torch_npu is the real wheel."""
         import torch_npu
 
         return str(getattr(torch_npu, "__simulated__", "")).startswith("virtual NPUs under torch_npu")

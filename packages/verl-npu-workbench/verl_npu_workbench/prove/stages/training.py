@@ -1,7 +1,9 @@
-"""Trains a small model with GRPO by verl's own trainer, and compares its memory with a plan made before.
+"""Trains a small model with GRPO, using verl's own trainer, and compares the memory use with a plan that was made
+before.
 
-Trainer, configuration, and workers come from the installed verl; model, data, and reward come from a rehearsal. The
-rollout engine is the installed one, or transformers' generate on virtual NPUs without an engine.
+The trainer, the configuration, and the workers are the installed verl's. The model, the data, and the reward are those
+of a rehearsal. The rollout engine is the installed one. On virtual NPUs without an engine, transformers' `generate`
+replaces it.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ _SHORT: Mapping[str, object] = {
     "trainer.save_freq": -1,
     "trainer.logger": ["console"],
 }
-"""Changes to a user's own script: it takes a few steps and saves nothing."""
+"""Changes to the user's own script, with which it takes only a few steps and saves nothing."""
 _ALLOWED = 1.1
 """The largest allowed ratio of a training's memory to the planned memory."""
 _PEAK = "perf/max_memory_allocated_gb"
@@ -99,11 +101,11 @@ class _Training:
     """A training that is planned and then run."""
 
     trainer: Trainer
-    """The trainer as the script has it."""
+    """The trainer, as it is in the script."""
     tree: Path
     folder: Path
     command: Sequence[str]
-    """The command that starts it with changed settings."""
+    """The command that starts the trainer with changed settings."""
     npus: int
 
 
@@ -133,7 +135,7 @@ def _said(made: Callable[[], _Training]) -> _Training:
 
 
 def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: int) -> _Training:
-    """Return a training of a small model, scaled down from full size as in a rehearsal."""
+    """Return the training of a small model, scaled down like a job in a rehearsal."""
     if not is_installed(module):
         raise NotPossible(f"the installed verl has no {module}")
     if name != "grpo" and npus < 2:
@@ -185,7 +187,7 @@ def _file(setup: Setup, name: str) -> Path:
 
 
 def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, float]]:
-    """Run `verl-npu plan` for the training, and write the plan down before the training runs."""
+    """Run `verl-npu plan` for the training. The plan is saved before the training runs."""
     if not is_installed("virtual_ascend"):
         raise NotPossible("a plan needs the package virtual-ascend, which is not installed")
     words = ["--json", "--no-tries", "--unconfined", "--output", str(setup.scratch / f"plan-{name}")]
@@ -249,7 +251,8 @@ def _run(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, f
 
 
 def _by_the_wall(setup: Setup) -> float:
-    """Return the most wall time that is left, in seconds; the stage itself is ended when its counted time is over."""
+    """Return an upper bound, in seconds, on the wall time that is left. The stage itself is ended when its counted
+    time is over."""
     return MOST * max(setup.left, 1.0)
 
 

@@ -1,8 +1,10 @@
-"""Measures the distance of results from float64's in units of the last place, and judges it.
+"""Measures the distance of results from the float64 results in units in the last place (ULP), and judges this
+distance.
 
-A unit is the distance between neighbouring numbers of the type at the exact number, or at the tensor's root mean
-square if that is larger: if terms of a sum cancel, the error is still as large as the terms' own. The NPU's distance
-may be a few times the CPU's in the same type. Wrong rounding shows in the mean of the signed distances.
+The unit is the distance between neighbouring numbers of the type. It is taken at the exact number, or at the tensor's
+root mean square if that is larger, because a sum whose terms cancel has an error as large as an error of its terms.
+The NPU's distance may be a few times the CPU's in the same type. Wrong rounding is visible in the mean signed
+distance.
 """
 
 from __future__ import annotations
@@ -18,22 +20,22 @@ if TYPE_CHECKING:
     from torch import Tensor, dtype
 
 LEAST_LARGEST, LEAST_MEAN, LEAST_LEAN = 4.0, 1.0, 0.25
-"""Units that are always allowed: for the largest distance, the mean distance, and the mean signed distance."""
+"""Distances in ULP that are always allowed: the largest, the mean, and the mean signed distance."""
 TIMES_LARGEST, TIMES_MEAN = 10.0, 2.0
-"""Allowed multiples of the CPU's own distance, as in msprobe's comparison with a benchmark."""
+"""How many times the CPU's own distance is allowed, as in msprobe's comparison with a benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The distance of a result from float64's, in units of the last place."""
+    """The distance of a result from the float64 result, in ULP."""
 
     largest: float
     mean: float
     lean: float
-    """The mean signed distance: away from zero is positive."""
+    """The mean signed distance. It is positive if numbers are rounded away from zero."""
 
     def within(self, cpu: Distance) -> str:
-        """Describe the distances that exceed their limits; empty if none does. Limits depend on the CPU's distance."""
+        """Describe the distances that exceed their limits, which depend on the CPU's distance. Empty if none does."""
         allowed = {
             "the largest distance": (self.largest, max(LEAST_LARGEST, TIMES_LARGEST * cpu.largest)),
             "the mean distance": (self.mean, max(LEAST_MEAN, TIMES_MEAN * cpu.mean)),

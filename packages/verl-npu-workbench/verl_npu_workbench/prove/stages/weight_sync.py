@@ -1,4 +1,5 @@
-"""Checks the weight sync: exact bits, its speed compared with a raw broadcast, and a killed receiver."""
+"""Checks the weight sync: exact bits, its speed relative to a raw broadcast, and the behaviour when a receiver is
+killed."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _BYTES = 32 << 20
 _STALE = "the rollout would use different weights than the trained ones"
 _SLOW = "each step would wait longer for the weights than necessary"
 _LEAST_SHARE = 0.2
-"""The least fraction of a raw broadcast's speed; below it, a sync would take a large part of a step."""
+"""The least allowed fraction of a raw broadcast's speed. Below it, a weight sync would take up a large part of a
+step."""
 
 
 def run(setup: Setup) -> None:
@@ -77,7 +79,7 @@ class _Dropped(_Kept):
 
 
 def _meet(rank: Rank, seconds: float) -> Any:
-    """Join a weight-sync group as trainer and rollout do. Rank 0 opens the meeting."""
+    """Join a weight-sync group as the trainer and the rollout do. Rank 0 opens the meeting."""
     import torch
 
     from verl_npu.ascend import software
@@ -123,7 +125,7 @@ def _bits(tensor: Any) -> Any:
 
 
 def _changed(tensor: Any, turn: int) -> Any:
-    """Return the weights of another sync: the same tensor with other bits."""
+    """Return the weights for another weight sync: the same tensor with different bits."""
     return _bits(tensor).bitwise_xor(turn).view(tensor.dtype).reshape(tensor.shape)
 
 
@@ -136,7 +138,7 @@ def _exact(setup: Setup) -> str:
 
 
 def move(rank: Rank) -> None:
-    """Run one rank: rank 0 sends three times, different weights each time, and rank 1 compares."""
+    """Run one rank. Rank 0 sends three times, with different weights each time, and rank 1 compares."""
     import torch
 
     from verl_npu.features.weight_sync.transport.sync import receive, send

@@ -1,7 +1,7 @@
 """A rollout engine for virtual NPUs: transformers' `generate` behind verl's own rollout interfaces.
 
-No vLLM that these revisions support runs on a CPU together with the torch that the virtual NPUs are tested with. The
-engine is never used on real NPUs, because only the virtual Ascend registers it.
+It is needed because no vLLM that these revisions support runs on a CPU with the torch version that the virtual NPUs
+are tested with. It is never used on real NPUs, because only the virtual Ascend registers it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NAME = "virtual"
 
 
 def register_rollout(base: ModuleType) -> None:
-    """Add the engine to the registry of `verl.workers.rollout.base`, in each mode that the revision has.
+    """Add the engine to the registry of `verl.workers.rollout.base`, in each mode that this revision of verl has.
 
     For a verl without this registry, see `offer_in_vllms_place`.
     """
@@ -27,7 +27,7 @@ def register_rollout(base: ModuleType) -> None:
 
 
 def register_replica(replica: ModuleType) -> None:
-    """Add the server to the registry of `verl.workers.rollout.replica`, if it has one."""
+    """Add the engine's server to the registry of `verl.workers.rollout.replica`, if that module has a registry."""
     registry = getattr(replica, "RolloutReplicaRegistry", None)
     if registry is None:
         return
@@ -41,7 +41,7 @@ def register_replica(replica: ModuleType) -> None:
 
 
 def offer_in_vllms_place(workers: ModuleType) -> None:
-    """Make the workers of a verl without a registry (796871d7) build the engine."""
+    """Make the workers of a verl without a registry (796871d7) create this engine in place of vLLM."""
     from verl.workers.rollout import base
 
     if not hasattr(base, "_ROLLOUT_REGISTRY"):

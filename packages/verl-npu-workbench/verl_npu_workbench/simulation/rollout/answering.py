@@ -1,4 +1,4 @@
-"""Answers a whole batch like verl's synchronous rollouts: with equal lengths, masks, and positions."""
+"""Answers a whole batch like verl's synchronous rollouts, which return equal lengths, masks, and positions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _READ = ("raw_prompt_ids", "multi_modal_data")
 class Answering:
     """One rank of a synchronous rollout.
 
-    The first rank of a replica (tensor, data, and pipeline parallel) has the model and shares its answers; the others
-    only check the weights that they receive. `config` is verl's section `rollout`.
+    A replica consists of tensor, data, and pipeline parallel ranks. Its first rank has the model and shares its
+    answers. The other ranks only check the weights that they receive. `config` is verl's section `rollout`.
     """
 
     def __init__(self, config: Any, model_config: ModelSettings, mesh: DeviceMesh, rank: int) -> None:
@@ -49,7 +49,7 @@ class Answering:
         return sampling(do_sample, source.temperature, source.top_p, source.top_k, repetition_penalty=penalty)
 
     def answer(self, prompts: DataProto) -> DataProto:
-        """Answer each row once; the trainer has already repeated the prompts n times.
+        """Answer each row once. The trainer has already repeated each prompt n times.
 
         Raise RolloutError if no weights have arrived since the last release.
         """

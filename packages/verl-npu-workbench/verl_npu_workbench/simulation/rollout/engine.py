@@ -26,7 +26,7 @@ ANNOUNCEMENT = "SIMULATED: virtual rollout engine (transformers' generate on the
 
 
 class RolloutSettings(Protocol):
-    """The settings that are used of verl's section `rollout`."""
+    """The settings in verl's section `rollout` that are used here."""
 
     dtype: str
     load_format: str
@@ -35,7 +35,7 @@ class RolloutSettings(Protocol):
 
 
 class ModelSettings(Protocol):
-    """The settings that are used of verl's section `model`."""
+    """The settings in verl's section `model` that are used here."""
 
     hf_config: PretrainedConfig
     local_path: str
@@ -58,13 +58,13 @@ class Answers:
     """The answers to a batch of prompts."""
 
     responses: torch.Tensor
-    """[batch, new tokens], with the pad token after each row's end."""
+    """[batch, new tokens]. After the end of its answer, each row is filled with the pad token."""
     log_probs: torch.Tensor | None
     """[batch, new tokens], float32 log-probabilities of the chosen tokens at the sampling temperature."""
 
 
 class Engine:
-    """A model whose weights come from a trainer through `weights`, or from a checkpoint through `load`."""
+    """A model whose weights come from a trainer, through `weights`, or from a checkpoint, through `load`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Engine:
         processor: Processor | None = None,
         path: str = "",
     ) -> None:
-        """Make the model. `path` is the folder of its code if transformers has none for it."""
+        """Make the model. `path` is the folder with its code, in case transformers has no class for it."""
         self.device = torch.device("npu", torch.npu.current_device())
         self._config = config
         self._path = path
@@ -84,7 +84,7 @@ class Engine:
         self._prompts = Prompts(processor, pad_token_id, self._model)
 
     def load(self, path: str) -> None:
-        """Load a checkpoint's weights, like an engine whose `load_format` is not dummy."""
+        """Load a checkpoint's weights, like an engine whose `load_format` is not `dummy`."""
         found = load(self._config, self._model.dtype, path)
         self.weights.take(found.state_dict().items())
         self.weights.complete()
@@ -98,7 +98,7 @@ class Engine:
         with_log_probs: bool,
         cut: threading.Event | None = None,
     ) -> Answers:
-        """Answer each prompt with at most `length` tokens, or with fewer as soon as `cut` is set.
+        """Answer each prompt with at most `length` tokens. If `cut` is set meanwhile, generation stops early.
 
         Raise RolloutError if no weights have arrived since the last release.
         """
@@ -142,7 +142,7 @@ class Engine:
 
 
 def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place) -> Engine:
-    """Return the engine of a rollout, with a checkpoint's weights if `load_format` is not dummy."""
+    """Return the engine for a rollout. If `load_format` is not `dummy`, it has the weights of a checkpoint."""
     if place.replica == 0:
         several = f", one for the {place.size} ranks of each replica" if place.size > 1 else ""
         report(ANNOUNCEMENT + several)
@@ -159,7 +159,7 @@ def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place
 
 
 def checker_of(config: RolloutSettings, model_config: ModelSettings) -> Weights:
-    """Return a checker for the weights that arrive at a rank whose replica has the model on another rank."""
+    """Return a checker for arriving weights. It is for a rank whose replica has the model on another rank."""
     with torch.device("meta"):
         model = build(model_config.hf_config, getattr(torch, config.dtype), model_config.local_path)
     weights = Weights(model, text_settings(model_config.hf_config))
@@ -170,7 +170,7 @@ def checker_of(config: RolloutSettings, model_config: ModelSettings) -> Weights:
 
 
 def adapter_of(settings: object) -> Adapter:
-    """Return an adapter's configuration, which verl gives as peft's dataclass or as a dict."""
+    """Return an adapter's configuration. verl passes it as peft's dataclass or as a dict."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
         # Not asdict: it copies values, and some cannot be copied.
         settings = {name.name: getattr(settings, name.name) for name in dataclasses.fields(settings)}
@@ -180,7 +180,7 @@ def adapter_of(settings: object) -> Adapter:
 def sampling(
     do_sample: bool, temperature: float, top_p: float, top_k: int, min_p: float = 0.0, repetition_penalty: float = 1.0
 ) -> Sampling:
-    """Return transformers' sampling parameters for vLLM's."""
+    """Convert vLLM's sampling parameters to transformers' parameters."""
     found: Sampling = {"do_sample": False}
     if do_sample and temperature != 0:
         # vLLM's -1 and transformers' 0 mean no limit.

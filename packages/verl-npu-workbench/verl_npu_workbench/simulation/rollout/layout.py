@@ -1,4 +1,5 @@
-"""The layout of a rollout's ranks: one rank of each replica has the model and answers for all of its ranks."""
+"""The layout of a rollout's ranks. In each replica, one rank has the model and answers for all of the replica's
+ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Sizes(Protocol):
-    """The settings that are used of verl's section `rollout`."""
+    """The settings in verl's section `rollout` that are used here."""
 
     def get(self, key: str, default: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank's place among the replicas."""
+    """The position of a rank within its replica."""
 
     replica: int
     rank: int
@@ -34,7 +35,7 @@ class Place:
 
 
 def place(config: Sizes, rank: int) -> Place:
-    """Return a rank's place. A replica is a row of adjacent tensor, data, and pipeline parallel ranks."""
+    """Return a rank's position. A replica consists of consecutive tensor, data, and pipeline parallel ranks."""
     size = 1
     for key in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
         size *= config.get(key, 1) or 1
@@ -42,7 +43,8 @@ def place(config: Sizes, rank: int) -> Place:
 
 
 def share(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """Broadcast a tensor from a replica's first rank to its others. `mesh` is verl's: (dp, infer_tp, infer_pp)."""
+    """Broadcast a tensor from a replica's first rank to its other ranks. `mesh` is verl's device mesh: (dp, infer_tp,
+    infer_pp)."""
     tensor = tensor.contiguous()
     for name in ("infer_pp", "infer_tp"):
         if name in (mesh.mesh_dim_names or ()) and mesh[name].size() > 1:

@@ -1,8 +1,8 @@
-"""The engine's model: a private copy of the class that verl's trainers use for the configuration.
+"""The engine's model: a private copy of the class that verl's trainers use for the same configuration.
 
-A patch of verl or of ours changes a class of transformers for the whole process. The trainer needs the patch, but an
-engine in the same process must not have it: with `use_fused_kernels`, a patched forward returns no logits. So the
-engine uses private copies of a model's classes.
+A patch by verl or by verl-npu changes a transformers class for the whole process. The trainer needs such patches, but
+an engine in the same process must not have them. For example, with `use_fused_kernels`, a patched forward returns no
+logits. The engine therefore uses private copies of a model's classes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def _class_of(config: PretrainedConfig, path: str = "") -> type[PreTrainedModel]:
-    """Return the model's class, for text or for images and text. `path` has its code if transformers has none."""
+    """Return the model's class, for text only or for images and text. `path` is the folder with its code if
+    transformers has none."""
     remote = getattr(config, "auto_map", None) or {}
     for auto in (AutoModelForImageTextToText, AutoModelForCausalLM):
         mapping = auto._model_mapping
@@ -71,7 +72,7 @@ _PREFIX = "_verl_npu_rollout_"
 
 
 def own_class(public: type) -> type:
-    """Return a private copy of a class, from a second import of the file that defines it.
+    """Return a private copy of a class. It is made by importing the file that defines the class a second time.
 
     Raises:
         RolloutError: the class is not defined in the file of its module.
@@ -90,9 +91,10 @@ def own_class(public: type) -> type:
 
 
 def own_modules(model: torch.nn.Module) -> None:
-    """Change the class of each part of a model to a private copy, if transformers or the model's files define it.
+    """Replace the class of each part of a model by a private copy, if the class is defined by transformers or by the
+    model's own files.
 
-    A model can use parts from other models' modules, by import or through AutoModel.
+    A model can also contain parts from other models' modules, by import or through AutoModel.
     """
     for part in model.modules():
         module = type(part).__module__

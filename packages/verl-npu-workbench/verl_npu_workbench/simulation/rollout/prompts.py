@@ -25,13 +25,12 @@ class Prompt:
     """One prompt to answer."""
 
     tokens: list[int]
-    """The tokens, with one placeholder for each image and video, or with as many placeholders as the processor
-    makes."""
+    """The tokens. Each image or video has either one placeholder, or as many as the processor makes."""
     images: Sequence[object] = ()
     videos: Sequence[object] = ()
     """Arrays of frames, or tuples of an array and its metadata."""
     settings: dict[str, object] = field(default_factory=dict)
-    """Settings of the processor for this prompt."""
+    """Options for the processor that apply to this prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +46,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The placeholder of images or videos in a prompt."""
+    """The placeholder for images or for videos in a prompt."""
 
     word: str
     token: int
     around: tuple[int, ...] = ()
-    """The tokens before and after the placeholder, which are replaced together with it."""
+    """The tokens around the placeholder that are replaced together with it."""
 
 
 class Prompts:
@@ -71,7 +70,7 @@ class Prompts:
         return [kind.token for kind in self._kinds.values()]
 
     def batch(self, prompts: Sequence[Prompt]) -> Batch:
-        """Return a batch. Raise RolloutError if the model or a prompt has no place for an image or a video."""
+        """Return a batch. Raise RolloutError if the model or a prompt has no placeholder for an image or a video."""
         rows: list[list[int]] = []
         seen: dict[str, list[torch.Tensor]] = {}
         for prompt in prompts:
@@ -149,7 +148,8 @@ def _asked(kind: _Kind, name: str, item: object) -> dict[str, Any]:
 
 
 def _place(row: list[int], start: int, kind: _Kind, written: list[int]) -> tuple[int, int]:
-    """Return start and end of the next placeholder; consecutive placeholder tokens count as one."""
+    """Return the start and the end of the next placeholder. Consecutive placeholder tokens count as one
+    placeholder."""
     width = len(written)
     for first in range(start, len(row)):
         if row[first : first + width] == written and kind.around:

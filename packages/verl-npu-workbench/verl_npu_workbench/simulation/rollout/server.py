@@ -1,4 +1,5 @@
-"""The engine behind verl's server interface (async at v0.6.1, always from ccd7d934 on).
+"""The engine behind verl's server interface. verl uses this interface in async mode at v0.6.1, and always from
+ccd7d934 on.
 
 One Ray actor answers the requests to all ranks of a replica.
 """
@@ -62,7 +63,7 @@ class _Request:
 
 
 class VirtualServer:
-    """A Ray actor with a whole model, which generates simultaneous requests as one batch."""
+    """A Ray actor that has a whole model and generates the answers to simultaneous requests as one batch."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class VirtualServer:
             config, model_config: verl's sections `rollout` and `model`.
             npu: the number of the NPU.
             wakes: the workers to notify when the server wakes up or sleeps.
-            place: the replica's place.
+            place: the rank's position within the replica.
             shares: whether the NPU is shared with a trainer.
         """
         self._config = omega_conf_to_dataclass(config)
@@ -198,7 +199,8 @@ class VirtualServer:
         return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
 
     async def abort_all_requests(self, reject_request: bool = False, **others: object) -> None:
-        """Answer all requests with the tokens so far, and hold or reject new ones until `resume_generation`.
+        """Answer all requests with the tokens generated so far. Until `resume_generation`, hold or reject new
+        requests.
 
         Source: vLLMHttpServer, whose clients request the rest of an answer later (verl's partial rollout).
         """
@@ -217,7 +219,7 @@ class VirtualServer:
         self._open.set()
 
     async def take_weights(self, weights: list[tuple[str, torch.Tensor]], adapter: Adapter | None = None) -> None:
-        """Copy some of the trainer's weights. Raise RolloutError if they do not fit the model."""
+        """Copy some of the trainer's weights into the model. Raise RolloutError if they do not fit the model."""
         async with self._turn:
             if adapter is None:
                 self._engine.weights.take(weights)
@@ -232,18 +234,19 @@ class VirtualServer:
             self._global_steps = global_steps
 
     async def wake_up(self) -> None:
-        """Ask the workers for the weights, at revisions where the server does so (ccd7d934)."""
+        """Ask the workers for the weights, in revisions of verl in which the server does so (ccd7d934)."""
         await asyncio.gather(*[worker.wake_up.remote() for worker in self._wakes])
 
     async def sleep(self) -> None:
-        """Release the weights, and send the workers back to training, at revisions where the server does so."""
+        """Release the weights. In revisions of verl in which the server does so, also tell the workers to return to
+        training."""
         if self._shares:
             async with self._turn:
                 self._engine.weights.release()
         await asyncio.gather(*[worker.sleep.remote() for worker in self._wakes])
 
     async def set_global_steps(self, global_steps: int) -> None:
-        """Set the step whose weights answer requests from now on."""
+        """Set the step whose weights are used to answer requests from now on."""
         self._global_steps = global_steps
 
     async def clear_kv_cache(self) -> None:
@@ -263,10 +266,10 @@ class VirtualServer:
 
 
 class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no types
-    """One server on the NPU of the replica's first worker, which either trains or only receives weights."""
+    """A replica with one server, on the NPU of its first worker. The worker either trains or only receives weights."""
 
     async def launch_servers(self) -> None:
-        """Start the server beside its worker. Raise RolloutError in a mode that the engine does not support."""
+        """Start the server on the NPU of its worker. Raise RolloutError if the engine does not support the mode."""
         if self.rollout_mode is RolloutMode.COLOCATED or getattr(self, "is_reward_model", False):
             raise self._alone()
         first, *_ = self.workers
@@ -295,7 +298,8 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
         await server.clear_kv_cache.remote()  # wait for the start, and raise its error here
 
     def get_ray_class_with_init_args(self) -> Any:
-        """Return the class of workers that receive weights for a server without a trainer, which verl 0.7.1 added.
+        """Return the class of the workers that receive weights for a server without a trainer. verl 0.7.1 added such
+        workers.
 
         Raise RolloutError before 0.7.1.
         """

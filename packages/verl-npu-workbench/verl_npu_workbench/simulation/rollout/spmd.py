@@ -1,4 +1,4 @@
-"""The engine for verl 796871d7, whose workers know only two engines: it replaces vLLM in their process.
+"""The engine for verl 796871d7. Its workers support only two engines, so this engine replaces vLLM in their process.
 
 verl's sharding managers send the weights, gather the prompts of a replica's ranks, and distribute the answers.
 """
@@ -48,13 +48,13 @@ def offer(module: ModuleType) -> None:
 
 
 class _Model:
-    """The object that verl's sharding managers use as vLLM's model."""
+    """A stand-in for vLLM's model, as verl's sharding managers use it."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Receive a whole weight sync. Raise RolloutError if it does not fit the model."""
+        """Receive a complete weight sync. Raise RolloutError if the weights do not fit the model."""
         arrived: set[str] = set()
 
         def noted() -> Iterator[tuple[str, torch.Tensor]]:
@@ -69,7 +69,7 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class _Adapter:
-    """The class that verl uses as TensorLoRARequest."""
+    """A stand-in for TensorLoRARequest, as verl uses it."""
 
     lora_name: str
     lora_int_id: int
@@ -79,7 +79,7 @@ class _Adapter:
 
 
 class _Engine:
-    """The class that verl's sharding managers use as vLLM's engine."""
+    """A stand-in for vLLM's engine, as verl's sharding managers use it."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -99,7 +99,7 @@ class _Engine:
 
 
 class _Rollout:
-    """The class that verl uses as vLLMRollout."""
+    """A stand-in for vLLMRollout, as verl uses it."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Rollout:
 
 
 class _Served:
-    """The class that verl uses as vLLMAsyncRollout, which always raises: only vLLM has such servers."""
+    """A stand-in for vLLMAsyncRollout. It always raises an error, because only vLLM has such servers."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise RolloutError(
@@ -142,7 +142,7 @@ class _Served:
 
 
 class _Groups:
-    """The object that verl's sharding managers use as vLLM's parallel_state: the ranks of a replica."""
+    """A stand-in for vLLM's parallel_state, as verl's sharding managers use it. It knows the ranks of a replica."""
 
     mesh: DeviceMesh | None = None
 

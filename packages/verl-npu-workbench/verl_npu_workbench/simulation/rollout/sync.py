@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no types
-    """Generates with its own model, whose weights come from `update_weights` if `load_format` is dummy."""
+    """Generates with its own model. If `load_format` is `dummy`, the weights come from `update_weights`."""
 
     def __init__(self, config: RolloutSettings, model_config: ModelSettings, device_mesh: DeviceMesh) -> None:
         super().__init__(config, model_config, device_mesh)

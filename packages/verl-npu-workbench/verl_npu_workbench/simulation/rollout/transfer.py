@@ -1,7 +1,9 @@
-"""Replaces the parts of vLLM and vllm-ascend that verl's HCCL checkpoint engine needs, if neither is installed.
+"""Replaces the parts of vLLM and vllm-ascend that verl's HCCL checkpoint engine needs, if neither package is
+installed.
 
-From v0.7.1 on, weights reach rollouts on NPUs of their own through this engine. It needs a process group of vLLM's
-outside torch's default group, and a communicator of vllm-ascend's over it; here, both are torch's own, over `hccl`.
+From v0.7.1 on, this checkpoint engine sends weights to rollouts on separate NPUs. It needs two things: a process group
+of vLLM that is outside torch's default group, and a communicator of vllm-ascend on this group. Here, torch's own
+process group over `hccl` replaces both.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ _VLLM = "vllm"
 _GROUPS = "vllm.distributed.utils"
 _ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _TIMEOUT = 300.0
-"""Seconds that the ranks wait for each other, as in upstream's own group."""
+"""The seconds that the ranks wait for each other. Upstream's own group has the same limit."""
 
 
 class Communicator:
     """The part of vllm-ascend's PyHcclCommunicator that verl calls.
 
-    As on a real NPU, a broadcast is done once the NPU is synchronized: verl fills its other buffer in the meantime.
+    As on a real NPU, a broadcast is complete only once the NPU is synchronized. Meanwhile, verl fills its other
+    buffer.
     """
 
     disabled = False
@@ -47,7 +50,7 @@ class Communicator:
         return total
 
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
-        """Start to overwrite `tensor` with the tensor of rank `src`."""
+        """Start a broadcast that overwrites `tensor` with the tensor of rank `src`."""
         options = BroadcastOptions()
         options.rootRank = src
         # An operation without an owner would not be waited for.
@@ -61,9 +64,9 @@ class Communicator:
 def make_group(
     master_address: str, master_port: int, rank: int, world_size: int, device: int | str | torch.device
 ) -> Communicator:
-    """Return a communicator over the ranks that meet at this address, for tensors on `device`.
+    """Return a communicator for the ranks that meet at this address. Its tensors are on `device`.
 
-    Rank 0 listens only at this address. verl provides no secret, so whoever reaches the port can join.
+    Rank 0 listens only at this address. verl provides no secret, so anybody who can reach the port can join.
     """
     if rank == 0:
         store = messages.serve(master_address, master_port, _TIMEOUT)
@@ -80,7 +83,8 @@ def offer_group(distributed: ModuleType) -> None:
 
 
 def offer_checkpoint_engine(package: ModuleType) -> None:
-    """Import the engine into `verl.checkpoint_engine`, which cannot import it without vLLM."""
+    """Import the HCCL checkpoint engine into `verl.checkpoint_engine`. Without vLLM, that package cannot import it
+    itself."""
     if _has_vllm() or getattr(package, "HCCLCheckpointEngine", None) is not None:
         return
     if importlib.util.find_spec(_ENGINE) is None:
@@ -97,7 +101,7 @@ def _has_vllm() -> bool:
 
 @contextlib.contextmanager
 def _named(module: str, member: str) -> Iterator[None]:
-    """Make a module importable inside the `with` block, because an annotation needs one of its names."""
+    """Make a module with one name importable inside the `with` block, because an annotation needs this name."""
     parts = module.split(".")
     names = [".".join(parts[: count + 1]) for count in range(len(parts))]
     for name in names:

@@ -1,4 +1,5 @@
-"""Receives a weight sync into a model: every weight must fit, and all must arrive before the model generates."""
+"""Receives a weight sync into a model. Every weight must fit, and all weights must arrive before the model
+generates."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _LORA = re.compile(r"^(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight$
 
 
 class Adapter(TypedDict, total=False):
-    """The settings that are used of a LoRA adapter's configuration."""
+    """The settings in a LoRA adapter's configuration that are used here."""
 
     r: int
     lora_alpha: float
@@ -30,10 +31,11 @@ class _Settings(Protocol):
 
 
 class Weights:
-    """The weights of a model. On the `meta` device, a weight sync is only checked, and nothing is copied."""
+    """The weights of a model. If the model is on the `meta` device, a weight sync is only checked, and nothing is
+    copied."""
 
     def __init__(self, model: torch.nn.Module, settings: _Settings) -> None:
-        """`settings` is the part of the configuration that has the language model's number of layers."""
+        """`settings` is the part of the configuration that contains the language model's number of layers."""
         # keep_vars returns the parameters themselves, so that tied ones count once.
         self._own: dict[str, torch.Tensor] = dict(model.state_dict(keep_vars=True))
         self._names = Names(
@@ -54,9 +56,10 @@ class Weights:
         return self._ready
 
     def release(self) -> None:
-        """Release the weights until the next sync.
+        """Release the weights until the next weight sync.
 
-        A sync of an adapter is then enough, because verl sends the base weights of adapters only once.
+        If only an adapter was trained, a sync of the adapter is then enough, because verl sends the base weights only
+        once.
         """
         self._ready = False
 
@@ -75,7 +78,7 @@ class Weights:
             self._arrived.setdefault(id(place.target), {})[place.part] = place.view.numel()
 
     def complete(self, adapter: Adapter | None = None, parts: Iterable[tuple[str, torch.Tensor]] = ()) -> None:
-        """End a sync of whole weights or of an adapter. Raise RolloutError if a weight is missing."""
+        """End a weight sync of all weights or of an adapter. Raise RolloutError if a weight is missing."""
         if adapter is not None:
             self.adapt(parts, adapter)
             return
@@ -95,7 +98,7 @@ class Weights:
         self._whole = self._ready = True
 
     def adapt(self, weights: Iterable[tuple[str, torch.Tensor]], adapter: Adapter) -> None:
-        """Add a LoRA adapter to the base weights, in place of an earlier adapter.
+        """Add a LoRA adapter to the base weights. It replaces an earlier adapter.
 
         Raise RolloutError if there are no base weights, or if the adapter does not fit them.
         """
@@ -194,21 +197,22 @@ _LAYER = re.compile(r"^(?:model\.|language_model\.)*layers\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The destination of a weight."""
+    """The place in the model that a weight is copied to."""
 
     target: torch.Tensor
     """The model's parameter or buffer."""
     view: torch.Tensor
     """The part of `target` that the weight fills."""
     part: str
-    """The name of this part; empty for the whole."""
+    """The name of this part of `target`. Empty if the weight fills all of it."""
 
 
 class Names:
-    """Finds the weights of a model by any of their names."""
+    """Finds a model's weights by any of the names that they may have."""
 
     def __init__(self, own: Mapping[str, torch.Tensor], renamed: Mapping[str, str], ignored: list[str], layers: int):
-        """`renamed` and `ignored` are its class's patterns of checkpoint names; `layers` is its number of layers."""
+        """`renamed` and `ignored` are patterns of checkpoint names from the model's class. `layers` is the model's
+        number of layers."""
         self._own = own
         self._renamed = renamed
         self._ignored = [re.compile(pattern) for pattern in ignored]
@@ -225,7 +229,7 @@ class Names:
         return None
 
     def superfluous(self, name: str) -> bool:
-        """Tell whether engines ignore the weight, such as layers for multi-token prediction and computed buffers."""
+        """Tell whether engines ignore this weight, such as layers for multi-token prediction and computed buffers."""
         layer = _LAYER.match(name)
         return (
             (layer is not None and int(layer[1]) >= self._layers)

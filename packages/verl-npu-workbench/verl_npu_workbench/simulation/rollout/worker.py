@@ -25,7 +25,8 @@ def server_name(replica_rank: int) -> str:
 
 
 class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries no types
-    """Sends weights to the server if it is the first rank of its replica; other ranks only check their weights."""
+    """The worker's adapter for the server. On the first rank of a replica it sends the weights to the server. On other
+    ranks, it only checks the weights."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
         base_sync_done: bool = False,
         **kwargs: object,
     ) -> None:
-        """Send all weights or a LoRA adapter. Raise RolloutError if they do not fit the model."""
+        """Send all weights, or those of a LoRA adapter. Raise RolloutError if they do not fit the model."""
         adapter = adapter_of(peft_config) if peft_config and base_sync_done else None
         if self._weights is not None:
             parts: list[tuple[str, torch.Tensor]] = []
@@ -78,7 +79,8 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
 async def buckets(
     weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
 ) -> AsyncIterator[list[tuple[str, torch.Tensor]]]:
-    """Yield weights in parts that are small enough to send. A checkpoint engine yields one at a time, and waits."""
+    """Yield the weights in parts that are small enough to send. From a checkpoint engine, the weights arrive one by
+    one."""
     bucket: list[tuple[str, torch.Tensor]] = []
     size = 0
     async for name, value in _one_by_one(weights):

@@ -1,7 +1,7 @@
-"""The virtual Ascend's torch_npu (SIMULATED): the same names, on a device that computes on the CPU.
+"""The virtual Ascend's torch_npu (SIMULATED): the same names as in torch_npu, on a device that computes on the CPU.
 
-An operator of torch_npu that is not implemented here raises NotImplementedError with its name when it is called. Other
-names do not exist.
+An operator of torch_npu that is not implemented here exists, but raises NotImplementedError with its name when it is
+called. Other names do not exist.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`torch_npu._C._distributed_c10d`: the options of a process group of NPUs.
 
-The virtual hccl uses only the timeout, which c10d passes by itself.
+The virtual hccl uses only the timeout, which it gets directly from c10d.
 """
 
 from __future__ import annotations

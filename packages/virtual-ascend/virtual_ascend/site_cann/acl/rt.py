@@ -32,12 +32,13 @@ def get_device_count() -> tuple[int, int]:
 
 
 def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int:
-    """Copy `count` bytes between addresses of the host or an NPU. A virtual NPU's memory is host memory.
+    """Copy `count` bytes between addresses on the host or on an NPU. A virtual NPU's memory is memory of the host.
 
-    A copy to a phantom does nothing, and a copy from a phantom writes zeros, unless it is large.
+    A copy to a phantom does nothing. A copy from a phantom writes zeros, unless it is large.
 
     Returns:
-        The return code: an invalid parameter if `dest_max` is too small, as in CANN, and a failure for memory of a
+        The return code: invalid parameter if `dest_max` is too small, as in CANN, and failure if the memory belongs to
+        a
         sleeping engine.
     """
     if count > dest_max or not dst or not src:

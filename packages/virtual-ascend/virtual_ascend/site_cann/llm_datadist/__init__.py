@@ -23,7 +23,7 @@ __all__ = [
 
 
 class LLMRole(Enum):
-    """The part of a process in serving a request."""
+    """The role of a process in serving a request."""
 
     PROMPT = 1
     DECODER = 2
@@ -58,11 +58,11 @@ class RegisterMemStatus(Enum):
 
 
 class LLMException(RuntimeError):
-    """CANN's package raises this if it cannot move a cache. It is never raised here."""
+    """The error that CANN's package raises if it cannot move a cache. It is never raised here."""
 
 
 class _Unwritten:
-    """A class of the package that cannot be created here."""
+    """The base of the package's classes that cannot be instantiated here."""
 
     def __init__(self, *_args: object, **_options: object) -> None:
         name = f"llm_datadist.{type(self).__name__}"

@@ -1,9 +1,9 @@
-"""Importing this module turns every `cuda` of the process into `npu`, for every library, permanently, as on a real
-NPU.
+"""Importing this module turns every `cuda` in the process into `npu`. As on a real NPU, this is permanent and applies
+to every library.
 
 As in torch_npu 2.7.1, it changes the functions of `torch.cuda`; devices named `cuda` (and numbers, in `.to`) in the
 calls listed below; `Tensor.cuda`, `Tensor.is_cuda`, `Module.cuda`; the backend `nccl`; and the profiler. It turns
-`torch.jit.script` and triton off. The checks for CUDA in transformers, accelerate, peft, and trl still find none.
+`torch.jit.script` and triton off. When transformers, accelerate, peft, and trl check for CUDA, they still find none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sends NPU tensors to other processes by handle, without a copy, as torch_npu 2.7.1 does.
 
-The handle is a plain tuple of picklable values, in the same order as CUDA's, because programs overwrite the device,
-its seventh value. A tensor's memory is moved into shared memory when it is first sent. The sender must keep the tensor
+The handle is a plain tuple of picklable values in the same order as CUDA's, because programs overwrite its seventh
+value, the device. When a tensor is first sent, its memory is moved into shared memory. The sender must keep the tensor
 until the receiver has it.
 """
 

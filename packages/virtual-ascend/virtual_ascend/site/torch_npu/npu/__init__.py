@@ -1,7 +1,7 @@
 """`torch.npu` of the virtual Ascend.
 
-Every operation has finished when its call returns. So streams and events have identities and times, and only delayed
-copies (VIRTUAL_ASCEND_COPIES) have an order that they enforce.
+Every operation has finished when its call returns. Streams and events therefore have identities and times, but the
+only order that they enforce is the order of delayed copies (VIRTUAL_ASCEND_COPIES).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Device memory: host memory, counted for each NPU, which has VIRTUAL_ASCEND_MEMORY GiB (64 by default).
+"""Device memory. It is host memory that is counted for each NPU. An NPU has VIRTUAL_ASCEND_MEMORY GiB (64 by default).
 
 `allocated` counts live blocks, rounded up to 512 bytes. There is no cache. `reserved` is the highest `allocated` since
-the last `empty_cache`, which is what a caching allocator without fragmentation would hold.
+the last `empty_cache`. A caching allocator without fragmentation would hold the same amount.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class NPUPluggableAllocator:
 
 
 class MemPool:
-    """Memory from an allocator of its own, or without one from the device."""
+    """A memory pool. It takes its memory from a given allocator or, without one, from the device."""
 
     def __init__(self, allocator: _Functions | None = None) -> None:
         self._allocator = allocator

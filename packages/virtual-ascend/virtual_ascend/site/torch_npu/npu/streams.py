@@ -1,7 +1,7 @@
 """Streams and events. Every operation has finished when its call returns.
 
-A stream has only an identity and a queue of delayed copies (VIRTUAL_ASCEND_COPIES). An event has the time of its
-recording, and the copies that were queued by then.
+A stream has only an identity and a queue of delayed copies (VIRTUAL_ASCEND_COPIES). An event has the time at which it
+was recorded, and the copies that were queued at that time.
 """
 
 from __future__ import annotations
