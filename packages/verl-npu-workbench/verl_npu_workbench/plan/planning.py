@@ -215,10 +215,11 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
 def _check_megatron(settings: Settings) -> None:
     if not is_megatron(settings):
         return
-    bridge = settings.get(_USE_BRIDGE) and ("mbridge" if settings.get(_VANILLA) is not False else "megatron.bridge")
+    bridge = "mbridge" if settings.get(_VANILLA) is not False else "megatron.bridge"
+    modules = ["megatron.core", "mindspeed", *([bridge] if settings.truth(_USE_BRIDGE) else [])]
     needed = {"megatron.core": "megatron-core", "mindspeed": "MindSpeed", "mbridge": "mbridge"}
     needed["megatron.bridge"] = _("Megatron-Bridge, for example its src folder in PYTHONPATH")
-    for module in filter(None, ("megatron.core", "mindspeed", bridge)):
+    for module in modules:
         if not is_installed(module) and not _is_beside(module):
             raise PlanError(
                 subject=f"{ACTOR}.strategy=megatron",
