@@ -86,7 +86,7 @@ class _Result:
 @json_option("Print the whole result as JSON.")
 @click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
 def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bool) -> None:
-    """Tell for each feature whether its patches fit your verl, or what a model gets from them.
+    """Tell whether patches fit your verl, or what a model gets.
 
     Without MODEL, the command imports no upstream and no torch, so it is safe to run anywhere. It imports an installed
     torch_npu in a separate process, to see whether that works.

@@ -25,6 +25,7 @@ SAME = {
     "open-files",
     "ray-collective-hccl",
     "shared-memory",
+    "task-queue",
     "torch-pair",
     "torchvision",
     "variables",

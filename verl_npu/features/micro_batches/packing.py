@@ -62,8 +62,8 @@ def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -
     if not len(packed) <= count <= len(lengths):
         raise JobSettingError(
             subject="the number of micro-batches on this rank",
-            expected=f"a number from {len(packed)}, which the budget of {budget} tokens needs, to {len(lengths)}, one "
-            "for each sequence",
+            expected=f"at least {len(packed)} because of the budget of {budget} tokens, and at most {len(lengths)}, "
+            "the number of sequences",
             found=f"{count}, the largest number among the ranks, rounded up for the virtual pipeline",
             fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
             override="VERL_NPU_TOKEN_BUDGET=0",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         def activity(self) -> RegistryActivity: ...
 
         def abandon(self) -> None:
-            """Called in the child of a fork if another thread of the parent was working at that moment."""
+            """Called in the child process after a fork during which another thread of the parent was working."""
 
 
 class Phase(Enum):

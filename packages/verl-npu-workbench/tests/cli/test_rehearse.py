@@ -114,7 +114,7 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
     monkeypatch.setattr("verl_npu.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
     status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected the pin v0.7.1 of verl" in output
+    assert "expected verl of the pin v0.7.1" in output
     assert "nearest pin is v0.6.1" in output
 
 

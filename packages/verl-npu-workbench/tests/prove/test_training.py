@@ -102,6 +102,6 @@ def test_where_there_can_be_no_npu_that_is_said_once_and_no_stage_is_made(
     monkeypatch.setitem(sys.modules, "torch_npu", None)
     ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof")])
     assert (ended.exit_code, len(ended.output.splitlines())) == (2, 1)
-    assert ended.output.startswith("verl-npu: torch_npu: expected an installed package")
+    assert ended.output.startswith("verl-npu: torch_npu: NPUs need this package")
     assert "or set VIRTUAL_ASCEND=2" in ended.output
     assert not (tmp_path / "proof").exists()

@@ -309,7 +309,7 @@ def copies_that_were_made_anew(model: Model, sent: Weights) -> None:
     model.latent.process()
 
 
-STALE = "they still read its old address"
+STALE = "the graphs still read the old address"
 SECOND = "second.weight"
 WAYS: list[tuple[Way, str, str]] = [
     (a_new_tensor, SECOND, STALE),

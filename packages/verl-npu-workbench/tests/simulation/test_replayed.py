@@ -153,7 +153,7 @@ def test_each_comparison_is_told(runner: Runner, capsys: pytest.CaptureFixture[s
 def test_a_graph_of_stale_weights_ends_the_job_before_its_answer_is_used(runner: Runner) -> None:
     runner.model.layer.weight.data = torch.randn(WIDTH, WIDTH).npu()
     compare_next_replay(runner)
-    with pytest.raises(WeightSyncError, match="the same output from its captured graphs and from eager mode"):
+    with pytest.raises(WeightSyncError, match="the outputs of the engine's captured graphs differ from eager mode by"):
         run(runner)
 
 
@@ -235,8 +235,9 @@ def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_sam
         run(runner, WHOLE)
     batch[PADDED - 1] = torch.nan
     said = (
-        "NaN or infinity in the outputs of 3 of 3 tokens, with and without captured graphs, in a batch that is padded "
-        "to 4 tokens; do not train with this rollout: unless the trainer's loss is not finite either, the padding "
+        "the outputs of 3 of 3 tokens are NaN or infinity, with and without captured graphs, in a batch that is padded "
+        "to 4 tokens; do not train with this rollout; check whether the trainer's loss and gradients are finite: if "
+        "they are, the padding of a batch spoils its answers"
     )
     with pytest.raises(WeightSyncError, match=said):
         run(runner)
@@ -247,7 +248,7 @@ def test_weights_that_are_no_numbers_end_the_job_and_the_trainer_is_to_be_looked
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
     with pytest.raises(
-        WeightSyncError, match="captured graphs; do not train with this rollout: check whether the trainer"
+        WeightSyncError, match="captured graphs; do not train with this rollout; check whether the trainer"
     ):
         run(runner, WHOLE)
 
@@ -256,7 +257,7 @@ def test_what_only_graphs_answer_no_numbers_for_ends_the_job(runner: Runner) -> 
     runner.model.inner.forward = torch.ones_like
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
-    said = "NaN or infinity in the outputs of 3 tokens, which are finite without graphs"
+    said = "have NaN or infinity in 3 tokens that are finite in eager mode"
     with pytest.raises(WeightSyncError, match=said):
         run(runner)
 

@@ -56,8 +56,8 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     default=Level.STATIC.value,
     show_default=True,
     help=(
-        "How thoroughly to check. import also imports the packages; device also computes on each NPU and sums a "
-        "value over all NPUs."
+        "How thoroughly to check. With import, the packages are imported, too. With device, each NPU also computes, "
+        "and a value is summed over all NPUs."
     ),
 )
 @click.option(
@@ -72,8 +72,8 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed. PATH is the job's log, a folder of logs of Ray or CANN, or - for standard input; may "
-    "be repeated.",
+    help="Say why a job failed. PATH is the job's log, a folder of Ray or CANN logs, or - for standard input. This "
+    "option may be repeated.",
 )
 @click.option(
     "--hang",

@@ -103,7 +103,7 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
     show_default=True,
     help="The number of kernels to compile in parallel.",
 )
-@click.option("--fresh", is_flag=True, help="Compile kernels again that were judged earlier.")
+@click.option("--fresh", is_flag=True, help="Recompile the kernels that were judged earlier.")
 @unconfined_option
 @json_option()
 @click.pass_context

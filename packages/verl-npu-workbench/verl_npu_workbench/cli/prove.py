@@ -78,9 +78,7 @@ _PACKAGES = (
     type=click.Path(path_type=Path),
     help="In stage `training`, plan this launch script and run it for three steps, with ARGUMENTS.",
 )
-@click.option(
-    "--resume", is_flag=True, help="Continue the proof in the output folder. Stages that have ended are kept."
-)
+@click.option("--resume", is_flag=True, help="Continue the proof in the output folder. Completed stages are kept.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),

@@ -72,7 +72,7 @@ _HEAD = """\
     type=click.Choice([*SERVERS]),
     default="a2",
     show_default=True,
-    help="With docker-run or rayjob: the model of the machines.",
+    help="With docker-run or rayjob: the machine type, which is the server's product name.",
 )
 @click.option("--npus", type=int, help="With docker-run or rayjob: the NPUs on each machine [default: all].")
 @click.option(

@@ -148,7 +148,7 @@ class File:
 
     @property
     def volume(self) -> str:
-        """The name of its volume in a pod: lowercase letters, digits, and hyphens."""
+        """The name of the volume that holds this file in a pod: lowercase letters, digits, and hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", self.path.rpartition("/")[2].lower())
 
 

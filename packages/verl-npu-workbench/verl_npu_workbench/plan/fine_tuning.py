@@ -78,9 +78,8 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
     if names is None:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
-            expected=_("one of verl's trainers: reinforcement learning, fsdp_sft_trainer, or sft_trainer"),
-            found=_("settings of another trainer"),
-            fix=_("choose a script that runs GRPO, PPO, DAPO, or supervised fine-tuning"),
+            found=_("its settings belong to none of verl's trainers for GRPO, PPO, DAPO, and supervised fine-tuning"),
+            fix=_("choose a script of one of these trainers"),
         )
     if settings.text(names.strategy) not in _STRATEGIES:
         raise PlanError(

@@ -180,7 +180,7 @@ def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[
     """Define ATB's operators, as far as they are implemented, under `torch.ops.atb`, once per process.
 
     Args:
-        functions: the functions that compute them, by name.
+        functions: the implementations of the operators, by name.
         host: for each operator, the arguments that are read on the host and may be CPU tensors.
         version: the version of torch_npu.
     """

@@ -48,7 +48,7 @@ class Launch:
 def launches(
     tree: ast.Module, kernels: Mapping[str, list[str]], globals_: Mapping[str, object]
 ) -> dict[str, list[Launch]]:
-    """Return the launches in a file, which have the form `name[grid](…)`, by kernel.
+    """Return the kernel launches in a file, grouped by kernel. A launch has the form `name[grid](…)`.
 
     Args:
         tree: the file's syntax tree.

@@ -103,8 +103,7 @@ class Prompts:
         if kind is None or self._processor is None:
             raise RolloutError(
                 subject="a prompt for the virtual rollout engine",
-                expected="only text, or a model whose processor accepts images and videos",
-                found=f"{name}, but this model's processor has no token for {name}",
+                found=f"the prompt has {name}, but this model's processor has no token for {name}",
                 fix="use a model that accepts the data's images and videos",
             )
         row = list(tokens)
