@@ -235,9 +235,9 @@ def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_sam
         run(runner, WHOLE)
     batch[PADDED - 1] = torch.nan
     said = (
-        "the outputs of 3 of 3 tokens are NaN or infinity, with and without captured graphs, in a batch that is padded "
-        "to 4 tokens; do not train with this rollout; check whether the trainer's loss and gradients are finite: if "
-        "they are, the padding of a batch spoils its answers"
+        "the outputs of 3 of 3 tokens are NaN or infinity, with and without captured graphs, in a batch that is "
+        "padded to 4 tokens; do not train with this rollout; check whether the trainer's loss and gradients are "
+        "finite: if they are, the padding of a batch spoils its answers"
     )
     with pytest.raises(WeightSyncError, match=said):
         run(runner)
