@@ -110,7 +110,7 @@ def compare(
     png: Path | None,
     html: Path | None,
 ) -> None:
-    """Compare two trainings, a merged model with its checkpoint, or a rollout engine with its trainer.
+    """Compare trainings, a merged model, or a trainer with its engine.
 
     A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. Steps are matched by their numbers; at least four must match. The standard `parity` compares an NPU
