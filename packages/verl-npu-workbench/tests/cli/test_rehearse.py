@@ -115,7 +115,7 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
     status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
     assert (status, len(output.splitlines())) == (2, 1)
     assert "expected verl of the pin v0.7.1" in output
-    assert "nearest pin is v0.6.1" in output
+    assert "nearest to the pin v0.6.1" in output
 
 
 @pytest.fixture

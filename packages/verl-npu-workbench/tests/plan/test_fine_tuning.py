@@ -29,7 +29,11 @@ def test_a_trainer_is_known_by_its_settings(tuning_settings, torchrun: Trainer, 
 
 
 REFUSED = {
-    "neither trainer": ({}, {"model.strategy": None, "model.partial_pretrain": None}, "expected one of verl's"),
+    "neither trainer": (
+        {},
+        {"model.strategy": None, "model.partial_pretrain": None},
+        "its settings belong to none of verl's trainers",
+    ),
     "another engine": (
         {},
         {"model.strategy": "megatron"},

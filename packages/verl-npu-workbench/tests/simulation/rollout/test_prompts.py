@@ -112,7 +112,7 @@ def test_an_image_without_a_placeholder_is_refused() -> None:
 def test_an_image_for_a_model_of_text_is_refused() -> None:
     from verl_npu_workbench.simulation.rollout.prompts import Prompts
 
-    with pytest.raises(RolloutError, match="found images, but this model's processor has no token"):
+    with pytest.raises(RolloutError, match="the prompt has images, but this model's processor has no token"):
         Prompts(None, 0, Older()).batch([prompt([1], "xx")])
 
 

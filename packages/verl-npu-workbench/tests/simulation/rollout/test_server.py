@@ -114,7 +114,7 @@ def test_whoever_asks_before_the_weights_are_there_is_told(out: Any) -> None:
 
 
 def test_images_for_a_model_of_text_and_sound_are_refused(out: Any) -> None:
-    assert "found images, but this model's processor has no token for images" in out["image_data"]
+    assert "the prompt has images, but this model's processor has no token for images" in out["image_data"]
     assert "expected text, images, and videos; found audio_data" in out["audio_data"]
 
 
