@@ -78,6 +78,10 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
     "an adapter": {f"{MODEL}.lora_rank": 512},
     "a stream without batches": {"data.train_batch_size": 0},
     "several loggers": {"trainer.logger": ["console", "tensorboard"]},
+    "a logger and a strategy that only the job knows": {
+        "trainer.logger": ["console", "${oc.env:LOGGER}"],
+        f"{ACTOR}.strategy": "${oc.env:STRATEGY}",
+    },
     "a controller": {**IN_REWARD, "algorithm.kl_ctrl.type": "adaptive", "algorithm.kl_ctrl.horizon": 100},
     "a size that only the job knows": {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "${other}"},
 }

@@ -97,7 +97,7 @@ class _Section:
 
 class _Registry(dict[object, object]):
     """A registry dictionary in upstream's code. If a look-up does not find a name, the names that other modules
-    register are read, once."""
+    register are read one after the other, until the name is found."""
 
     def __init__(self, own: Mapping[object, object], registered: Iterator[object]) -> None:
         super().__init__(own)

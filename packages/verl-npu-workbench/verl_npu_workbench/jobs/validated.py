@@ -63,44 +63,43 @@ def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree)
 
 def name_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield an error for each value that upstream looks up by name and cannot find."""
-    for key, target, before in _looked_up(settings, roles):
+    for key, target, arguments in _look_ups(settings, roles):
         value = settings.get(key)
-        if isinstance(value, str) and value and value != "???" and "${" not in value:
-            for message in refused(target, [*before, value], tree):
+        # Only the job knows the value of an interpolation.
+        if isinstance(value, str | list) and value and value != "???" and "${" not in str(value):
+            for message in refused(target, arguments, tree):
                 yield Refusal(key, message)
-    for role in roles:
-        add = "add_critic_worker" if role == CRITIC else "add_actor_rollout_worker"
-        method = Target(_WORKERS.module, f"{_WORKERS.qualname}.{add}")
-        for message in refused(method, [instance(_WORKERS, {}), section(settings)], tree):
-            yield Refusal(f"{role}.strategy", message)
-    for message in refused(_TRACKING, [UNKNOWN, UNKNOWN, settings.get("trainer.logger")], tree):
-        yield Refusal("trainer.logger", message)
-    if settings.truth("algorithm.use_kl_in_reward"):
-        for message in refused(_CONTROLLER, [section(settings, "algorithm.kl_ctrl")], tree):
-            yield Refusal("algorithm.kl_ctrl", message)
-    engine, mode = settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"
-    if isinstance(engine, str) and engine != "???":
-        for message in refused(_ROLLOUTS, [engine, mode], tree):
-            yield Refusal(ENGINE, message)
 
 
-def _looked_up(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, Target, Sequence[object]]]:
-    yield ESTIMATOR, Target(_ALGORITHMS, "get_adv_estimator_fn"), ()
-    yield f"{ACTOR}.policy_loss.loss_mode", Target(_ALGORITHMS, "get_policy_loss_fn"), ()
+def _look_ups(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, Target, Sequence[object]]]:
+    """Yield the key of each value, and the function or class of upstream's that looks it up, with its arguments."""
+
+    def by_name(key: str, target: Target, *before: object) -> tuple[str, Target, Sequence[object]]:
+        return key, target, [*before, settings.get(key)]
+
+    yield by_name(ESTIMATOR, Target(_ALGORITHMS, "get_adv_estimator_fn"))
+    yield by_name(f"{ACTOR}.policy_loss.loss_mode", Target(_ALGORITHMS, "get_policy_loss_fn"))
     if settings.truth(f"{ACTOR}.use_kl_loss"):
-        yield f"{ACTOR}.kl_loss_type", _KL, (UNKNOWN, UNKNOWN)
+        yield by_name(f"{ACTOR}.kl_loss_type", _KL, UNKNOWN, UNKNOWN)
     if settings.truth("algorithm.use_kl_in_reward"):
-        yield "algorithm.kl_penalty", _KL, (UNKNOWN, UNKNOWN)
+        yield by_name("algorithm.kl_penalty", _KL, UNKNOWN, UNKNOWN)
+        yield "algorithm.kl_ctrl.type", _CONTROLLER, [section(settings, "algorithm.kl_ctrl")]
     if settings.text("reward.reward_manager.source") == "register":
         find = Target(f"verl.experimental.reward_loop.{_REWARDS}", "get_reward_manager_cls")
-        yield "reward.reward_manager.name", find, ()
+        yield by_name("reward.reward_manager.name", find)
     elif "reward.reward_manager.name" not in settings and not settings.truth("reward_model.use_reward_loop"):
-        yield "reward_model.reward_manager", Target(f"verl.workers.{_REWARDS}", "get_reward_manager_cls"), ()
+        yield by_name("reward_model.reward_manager", Target(f"verl.workers.{_REWARDS}", "get_reward_manager_cls"))
     for role in (*roles, *([REFERENCE] if has_reference(settings) else [])):
         # The reference uses the actor's worker class.
         if settings.text(f"{ACTOR if role == REFERENCE else role}.strategy") in ("fsdp", "fsdp2"):
             for part in (f"{role}.fsdp_config", f"{role}.model.fsdp_config"):
-                yield f"{part}.model_dtype", _DTYPE, ()
+                yield by_name(f"{part}.model_dtype", _DTYPE)
+    for role in roles:
+        add = "add_critic_worker" if role == CRITIC else "add_actor_rollout_worker"
+        method = Target(_WORKERS.module, f"{_WORKERS.qualname}.{add}")
+        yield f"{role}.strategy", method, [instance(_WORKERS, {}), section(settings)]
+    yield by_name("trainer.logger", _TRACKING, UNKNOWN, UNKNOWN)
+    yield ENGINE, _ROLLOUTS, [settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"]
 
 
 def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
