@@ -33,7 +33,7 @@ from ..layers.running import compare_layers, lines_of
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
 from ..places import put
-from .options import command, refuse_ignored, unconfined_option, verl_option
+from .options import command, html_option, refuse_ignored, unconfined_option, verl_option
 from .script import asked_trainer, say_unconfined
 
 _STATUS = {Outcome.WITHIN: Status.FINE, Outcome.OUTSIDE: Status.FOUND, Outcome.NOT_SHOWN: Status.NOT_JUDGED}
@@ -89,12 +89,7 @@ _SHOWN = 10
 @click.option(
     "--png", metavar="FILE", type=click.Path(path_type=Path), help="Save a plot of the curves to this PNG file."
 )
-@click.option(
-    "--html",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the result to this file, as a self-contained HTML page.",
-)
+@html_option
 def compare(
     npu_log: Path | None,
     reference_log: Path | None,

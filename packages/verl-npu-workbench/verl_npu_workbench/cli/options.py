@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
+from verl_npu.cli.options import Command
 from verl_npu.language import gettext as _
 
 from ..installation.target import Arch
@@ -46,12 +48,29 @@ arch_option = click.option(
     show_default=True,
     help="The processor architecture.",
 )
+html_option = click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the result to this file, as a self-contained HTML page.",
+)
 environment_option = click.option(
     "--for",
     "named",
     type=click.Choice(ENVIRONMENTS),
     help="The source of the versions: verl's documents, or the published image [default: documents].",
 )
+
+
+def output_option(folder: str) -> Callable[[Command], Command]:
+    """Declare the option `--output`, the folder for the results."""
+    return click.option(
+        "--output",
+        type=click.Path(path_type=Path),
+        default=Path(folder),
+        show_default=True,
+        help="The folder for the results.",
+    )
 
 
 def refuse_ignored(chosen: str, *names: str) -> None:

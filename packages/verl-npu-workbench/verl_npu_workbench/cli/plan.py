@@ -30,7 +30,7 @@ from ..plan.search import Largest, Search, make_fit
 from ..plan.search import largest_micro_batch as largest_of
 from ..plan.timing import assumptions, spans, total
 from ..plan.verdict import Fit, PhaseFit, Verdict, judge
-from .options import command, unconfined_option, verl_option
+from .options import command, html_option, output_option, unconfined_option, verl_option
 from .script import asked_trainer, say_unconfined
 
 _STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
@@ -124,25 +124,14 @@ _MARKS = {
     type=click.FloatRange(0, min_open=True),
     help="Memory of a machine of the job: the job does not fit if its tensors on the host need more.",
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("outputs/plan"),
-    show_default=True,
-    help="The folder for the results.",
-)
+@output_option("outputs/plan")
 @click.option(
     "--png",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Save a plot of memory use over time to this PNG file.",
 )
-@click.option(
-    "--html",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the result to this file, as a self-contained HTML page.",
-)
+@html_option
 @click.option(
     "--compare",
     metavar="FILE",

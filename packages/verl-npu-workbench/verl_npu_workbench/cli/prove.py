@@ -30,7 +30,7 @@ from ..prove.result import StageResult, Verdict
 from ..prove.running import chosen, run
 from ..prove.table import STAGES
 from ..secrecy.redaction import Redaction
-from .options import command
+from .options import command, html_option, output_option
 
 _STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.NOT_POSSIBLE: "yellow"}
 _STATUS = {
@@ -79,21 +79,10 @@ _PACKAGES = (
     help="In stage `training`, plan this launch script and run it for three steps, with ARGUMENTS.",
 )
 @click.option("--resume", is_flag=True, help="Continue the proof in the output folder. Completed stages are kept.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("outputs/prove"),
-    show_default=True,
-    help="The folder for the results.",
-)
+@output_option("outputs/prove")
 @click.option("--show", metavar="BUNDLE", type=click.Path(path_type=Path), help="Show this bundle and run nothing.")
 @click.option("--against", metavar="BUNDLE", type=click.Path(path_type=Path), help="Compare with this earlier bundle.")
-@click.option(
-    "--html",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the result to this file, as a self-contained HTML page.",
-)
+@html_option
 @json_option()
 def prove(
     arguments: tuple[str, ...],

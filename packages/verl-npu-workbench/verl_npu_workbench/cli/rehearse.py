@@ -28,7 +28,7 @@ from ..rehearse.rehearsal import rehearse as run
 from ..rehearse.rules import RULES
 from .kernels import show as show_kernels
 from .kernels import soc_option
-from .options import command, unconfined_option, verl_option
+from .options import command, output_option, unconfined_option, verl_option
 from .script import asked_trainer, say_unconfined
 
 _RULES = [rule.name for rule in RULES]
@@ -74,13 +74,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @soc_option("With --kernels: the NPU to compile for.")
 @unconfined_option
 @click.option("--plan-only", is_flag=True, help="Only print how the job would be scaled down.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("outputs/rehearse"),
-    show_default=True,
-    help="The folder for the results.",
-)
+@output_option("outputs/rehearse")
 @json_option()
 def rehearse(
     script: Path | None,
