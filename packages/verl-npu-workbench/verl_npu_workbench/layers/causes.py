@@ -162,7 +162,7 @@ class _Search:
         """Return the dtype that explains the error, if the operator's outputs also are numbers of that dtype."""
         if self.judgement.verdict is not Verdict.LARGER:
             return None
-        made = torch.cat([self.recording.values[name] for name in self.operator.made], dim=-1)
+        made = self.recording.together(self.operator.made)
         if self.operator.kind is Kind.BLOCK:
             # The projection behind an attention may be right.
             made = self.recording.values.get(f"{self.operator.name}.o_proj:in", made)
@@ -178,18 +178,15 @@ class _Search:
     # Norms.
 
     def epsilons(self) -> Iterator[Cause]:
-        module, (given, made) = (
-            self.module,
-            (self.recording.values[f"{self.operator.name}:{each}"] for each in ("in", "out")),
-        )
-        own = _epsilon(module)
+        own = _epsilon(self.module)
         if own is None:
             return
-        given, made = (
-            each.double().unflatten(-1, (-1, module.weight.numel())).flatten(0, 1) for each in (given, made)
-        )
+        weight = self.module.weight.double()
+        both = (self.recording.values[f"{self.operator.name}:{each}"] for each in ("in", "out"))
+        # A norm of heads has several rows for each token.
+        given, made = (each.double().reshape(-1, weight.numel()) for each in both)
         variance = given.square().mean(-1)
-        sums = (given * module.weight.double()).square().mean(-1) / made.square().mean(-1)
+        sums = (given * weight).square().mean(-1) / made.square().mean(-1)
         # The smaller the variance, the better epsilon shows.
         low = variance <= variance.quantile(0.25)
         found = float((sums - variance)[low].median())
@@ -304,7 +301,7 @@ class _Search:
 
     def _bad_rows(self) -> torch.Tensor:
         exact, rounded = (each.compute(self.operator, self.recording.values).double() for each in self.pair.both)
-        made = torch.cat([self.recording.values[name].double() for name in self.operator.made], dim=-1)
+        made = self.recording.together(self.operator.made).double()
         band = (rounded - exact).norm(dim=1)
         return (made - exact).norm(dim=1) > MARGIN * torch.maximum(band, band.median())
 
@@ -324,7 +321,7 @@ class _Search:
         exact = self.pair.exact
         with exchanged(Cause(Reason.SCALE, "", edit), exact):
             found = exact.compute(self.operator, self.recording.values).double()
-        made = torch.cat([self.recording.values[name].double() for name in self.operator.made], dim=-1)
+        made = self.recording.together(self.operator.made).double()
         return float((made - found).norm().nan_to_num(nan=torch.inf))
 
     # Weights.

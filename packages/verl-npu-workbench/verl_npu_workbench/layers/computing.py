@@ -17,13 +17,12 @@ import torch
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from ..simulation.rollout.model import own_modules
+from . import ANSWERS, ASK, RESULT
 from .causes import Sampling
 from .comparing import compare
 from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
 from .report import content
-from .vllm import ANSWERS, ASK, read
-
-RESULT = "comparison.json"
+from .vllm import read
 
 
 def main(words: list[str]) -> None:

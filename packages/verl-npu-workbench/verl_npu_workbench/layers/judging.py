@@ -109,7 +109,7 @@ def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
 def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement:
     """Judge one operator."""
     exact, rounded = (each.compute(operator, recording.values).double() for each in pair.both)
-    made = torch.cat([recording.values[name].double() for name in operator.made], dim=-1)
+    made = recording.together(operator.made).double()
     near = gap = None
     if operator.kind is Kind.EXPERTS:
         near, gap = _near(operator, recording.values, pair)

@@ -74,6 +74,10 @@ class Recording:
     held: Callable[[str], torch.Tensor | None] = field(default=lambda name: None)
     """Returns the side's own weight under transformers' name; None if it cannot be read."""
 
+    def together(self, names: Sequence[str]) -> torch.Tensor:
+        """Return several values side by side, [rows, features]."""
+        return torch.cat([self.values[name] for name in names], dim=-1)
+
 
 def prefix_of(model: Any) -> str:
     """Return the path of the decoder in a language model, which has the embedding and the layers."""

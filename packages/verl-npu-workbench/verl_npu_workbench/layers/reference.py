@@ -113,8 +113,6 @@ class Conditions:
     """The temperature at which the trainer computes log-probabilities."""
     kept: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Marks the logits that a filter of the sampler keeps."""
-    offsets: Sequence[int] = ()
-    """What is added to the positions of each sequence."""
     positions: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Changes the positions of tokens."""
     allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
@@ -224,20 +222,13 @@ class Reference:
     # All sequences are computed as one, with a mask between them.
 
     def _positions(self) -> torch.Tensor:
-        offsets = torch.tensor([*self.conditions.offsets] or [0] * len(self.batch.tokens))
-        positions = self.places + offsets[self.rows]
-        return positions if self.conditions.positions is None else self.conditions.positions(positions)
+        change = self.conditions.positions
+        return self.places if change is None else change(self.places)
 
     def _mask(self) -> torch.Tensor:
         allowed = self.conditions.allowed or causal
         seen = allowed(self.rows, self.places)
         return torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)[None, None]
-
-    def _embeddings(self, hidden: torch.Tensor, positions: torch.Tensor) -> Any:
-        given = positions[None]
-        if "mrope_section" in str(getattr(self.decoder.config, "rope_scaling", None)):
-            given = given[None].expand(3, -1, -1)
-        return self.decoder.rotary_emb(hidden, given)
 
     def _heads(self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None = None) -> list[torch.Tensor]:
         """Return queries, keys, and values after the rotary embedding, [tokens, features] each."""
@@ -248,7 +239,8 @@ class Reference:
             raise _Taken
 
         module = self.module(name)
-        embeddings = self._embeddings(hidden[None], self._positions() if positions is None else positions)
+        places = self._positions() if positions is None else positions
+        embeddings = self.decoder.rotary_emb(hidden[None], places[None])
         with _eager(module, take):
             try:
                 module(hidden_states=hidden[None], position_embeddings=embeddings, attention_mask=None)
@@ -305,4 +297,5 @@ def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 def _tensor(made: torch.Tensor) -> torch.Tensor:
+    """Give the result of a module its type."""
     return made

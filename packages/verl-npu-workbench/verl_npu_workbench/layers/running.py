@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from verl_npu.ascend.variables import NZ, VIRTUAL_NPUS
+from verl_npu.ascend.variables import NZ, VIRTUAL_NPUS, virtual_npus
 from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
 
@@ -21,6 +21,7 @@ from ..jobs.keys import MAX_PROMPT, MODEL, PATH, ROLLOUT
 from ..jobs.settings import Settings
 from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
+from . import ASK, RESULT
 
 _LENGTHS, _NEW, _LONGEST = (7, 20, 100), 12, 256
 _SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
@@ -51,12 +52,12 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
     with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
         folder = Path(made_in)
         asked = _asked(settings, path, notes)
-        (folder / "ask.json").write_text(json.dumps(asked))
+        (folder / ASK).write_text(json.dumps(asked))
         _run(folder, variables, f"{_PACKAGE}.computing", "prepare")
         if find_spec("vllm"):
             _run(folder, variables, f"{_PACKAGE}.vllm")
         _run(folder, variables, f"{_PACKAGE}.computing", "compare")
-        found: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
+        found: dict[str, Any] = json.loads((folder / RESULT).read_text())
     return {
         "engine": _engine(),
         "model": str(path),
@@ -119,8 +120,8 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _npus() -> int:
-    asked = os.environ.get(VIRTUAL_NPUS, "")
-    return int(asked) if asked.isdecimal() and int(asked) else 1
+    asked = virtual_npus()
+    return int(asked) if asked.isdecimal() else 1
 
 
 def _variables() -> dict[str, str]:

@@ -18,9 +18,9 @@ import torch
 from verl_npu.features.weight_sync.engines.layout import Layout, layouts_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
+from . import ANSWERS, ASK
 from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
 
-ASK, ANSWERS = "ask.json", "answers.json"
 _RUN = "execute_model"
 _SHARDED = (
     "q_b_proj:out",
