@@ -215,16 +215,17 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
 def _check_megatron(settings: Settings) -> None:
     if not is_megatron(settings):
         return
-    bridge = "mbridge" if settings.get(_VANILLA) is not False else "megatron.bridge"
-    modules = ["megatron.core", "mindspeed", *([bridge] if settings.truth(_USE_BRIDGE) else [])]
-    needed = {"megatron.core": "megatron-core", "mindspeed": "MindSpeed", "mbridge": "mbridge"}
-    needed["megatron.bridge"] = _("Megatron-Bridge, for example its src folder in PYTHONPATH")
-    for module in modules:
+    needed = {"megatron.core": "megatron-core", "mindspeed": "MindSpeed"}
+    if settings.truth(_USE_BRIDGE) and settings.get(_VANILLA) is False:
+        needed["megatron.bridge"] = _("Megatron-Bridge, for example its src folder in PYTHONPATH")
+    elif settings.truth(_USE_BRIDGE):
+        needed["mbridge"] = "mbridge"
+    for module, package in needed.items():
         if not is_installed(module) and not _is_beside(module):
             raise PlanError(
                 subject=f"{ACTOR}.strategy=megatron",
                 expected=_("{package} in this environment, because a plan runs verl's own workers").format(
-                    package=needed[module]
+                    package=package
                 ),
                 found=_("none"),
                 fix=_(
