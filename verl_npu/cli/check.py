@@ -392,7 +392,8 @@ def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
         if not lost and not verbose:
             continue
         terminal.echo()
-        reached = _("{lost} of them do not exist").format(lost=lost) if lost else _("all of them exist")
+        missing = ngettext("{lost} of them does not exist", "{lost} of them do not exist", lost)
+        reached = missing.format(lost=lost) if lost else _("all of them exist")
         terminal.paragraph(
             ngettext(
                 "Besides verl-npu's patches, verl's own module {module} patches {count} target; {reached}",

@@ -1,4 +1,4 @@
-"""Looks for the cause of a difference: what makes the reference compute the same, if it is exchanged there.
+"""Looks for the cause of a difference: a change with which the reference computes the same as the side does.
 
 A cause explains a difference only if the operator's error is then as expected. Values that a cause needs, like a base,
 are measured from the recording.
@@ -88,7 +88,7 @@ class Cause:
     edit: Edit | None = None
     """Makes a reference compute in the same way; None if a second run of the engine showed the cause."""
     whole: Edit | None = None
-    """Does so for all layers, if they can have the same cause; None if that is unknown."""
+    """The same for every layer, if `edit` changes only one. None otherwise."""
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def _trained(
     try:
         return record(_load(asked, dtype, attention).to(device), batch, temperature), []
     except (ImportError, ValueError, RuntimeError, NotImplementedError) as error:
-        note = f"the trainer's attention {attention}, for which sdpa stands: {str(error).splitlines()[0][:120]}"
+        note = f"the trainer's attention {attention}: sdpa takes its place ({str(error).splitlines()[0][:120]})"
     return record(_load(asked, dtype, "sdpa").to(device), batch, temperature), [note]
 
 

@@ -24,7 +24,7 @@ than that also change a result less than another implementation does.
 """
 _NARROWER = {torch.float32: torch.bfloat16, torch.float16: torch.bfloat16, torch.bfloat16: torch.float8_e4m3fn}
 _MANY = 16
-"""From this number of features on, the rounding of one row is measured; of less, the largest of all rows is used."""
+"""With at least this many features, rounding is measured for each row. With fewer, the largest of all rows is used."""
 
 
 class Verdict(str, Enum):
@@ -45,7 +45,7 @@ class Flips:
     near: int
     """Tokens whose scores are so close that rounding may choose another expert."""
     flipped: int
-    """Those of them whose output differs by more than rounding."""
+    """The tokens among these whose output differs by more than rounding."""
     margin: float
     """The largest distance of the last chosen score and the next one, among flipped tokens."""
 
@@ -59,7 +59,7 @@ class Judgement:
     error: float
     """The error relative to the output, over all tokens."""
     rounding: float
-    """The same of the reference in the side's dtype."""
+    """The error of the reference in the side's dtype, relative to the output."""
     ratio: float
     """The largest error of a token, in units of its rounding."""
     tokens: float

@@ -96,14 +96,15 @@ class Recorder:
         self._heads: Sequence[Place | None] = ()
 
     def begin(self, places: Sequence[Place | None], heads: Sequence[Place | None] | None = None) -> None:
-        """Say of which places the rows of the next forward pass are; None is padding.
+        """Set the places of the rows in the next forward pass. None marks padding.
 
-        `heads` are the places of the rows that reach the head, if not all do. Without places, nothing is recorded.
+        `heads` are the places of the rows that reach the head, if only some rows do. Without places, nothing is
+        recorded.
         """
         self._places, self._heads = places, places if heads is None else heads
 
     def add(self, name: str, value: object) -> None:
-        """Record a value with a row for each place, and more rows behind them if the batch is padded."""
+        """Record a value. It has a row for each place, followed by more rows if the batch is padded."""
         places = self._heads if name.startswith((HEAD, LOGPROBS)) else self._places
         if not places or not isinstance(value, torch.Tensor):
             return
@@ -120,7 +121,8 @@ class Recorder:
     def recording(
         self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
     ) -> Recording:
-        """Return the values that were recorded for all places; of the head and behind it, for those of answers."""
+        """Return the values that were recorded for all places. For the head and the log-probabilities, the places of
+        answers are enough."""
         values = {}
         for name, taken in self._taken.items():
             wanted = batch.answers() if name.startswith((HEAD, LOGPROBS)) else batch.places()

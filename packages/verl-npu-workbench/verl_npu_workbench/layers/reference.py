@@ -41,7 +41,7 @@ class Operator:
     """One step of a model, from recorded values to recorded values."""
 
     name: str
-    """Its module in transformers, below the decoder; or the module and the step in it."""
+    """The name of its module below the decoder. A step inside a module has the module's name and its own."""
     kind: Kind
     given: tuple[str, ...]
     made: tuple[str, ...]
@@ -107,7 +107,7 @@ class _Exact(TorchFunctionMode):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class Conditions:
-    """The circumstances under which a reference computes. Causes change them."""
+    """The settings with which a reference computes. A cause changes them."""
 
     temperature: float = 1.0
     """The temperature at which the trainer computes log-probabilities."""
@@ -118,8 +118,8 @@ class Conditions:
     allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     """Tells which keys a query sees, from the numbers of sequences and the positions, each of shape [tokens]."""
     pads: tuple[Sequence[int], int, int] = ((), 0, 0)
-    """How many pad tokens in front of each sequence the attention of the first layer sees, their token, and their
-    position."""
+    """The pad tokens that the attention of the first layer sees: their number in front of each sequence, their id, and
+    their position."""
 
 
 class Reference:

@@ -16,6 +16,7 @@ from typing import Any
 from verl_npu.ascend.variables import NZ, VIRTUAL_NPUS, virtual_npus
 from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from ..jobs.keys import MAX_PROMPT, MODEL, PATH, ROLLOUT
 from ..jobs.settings import Settings
@@ -40,7 +41,7 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
     if not (path / "config.json").is_file() or not [*path.glob("*.safetensors")]:
         made = chosen_architecture(settings, architecture)
         notes.append(
-            _("the model {path}, for which a small random one stands: {name}, {layers} layers").format(
+            _("the model {path}: a small random model takes its place ({name}, {layers} layers)").format(
                 path=settings.text(PATH), name=made.name, layers=layers
             )
         )
@@ -90,12 +91,16 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     npus = _npus()
     if parallel > npus:
         notes.append(
-            _("tensor parallelism {size} of the engine: there are {npus} NPUs").format(size=parallel, npus=npus)
+            ngettext(
+                "the engine's tensor parallelism of {size}: this machine has {npus} NPU",
+                "the engine's tensor parallelism of {size}: this machine has {npus} NPUs",
+                npus,
+            ).format(size=parallel, npus=npus)
         )
         parallel = 1
     if not settings.truth(f"{ROLLOUT}.enforce_eager"):
         notes.append(_("captured graphs: the engine runs in eager mode, because modules in graphs cannot be recorded"))
-    notes.append(_("FSDP, Megatron, and sequence parallelism of the trainer: its model is whole on one NPU"))
+    notes.append(_("FSDP, Megatron, and sequence parallelism of the trainer: one NPU holds its whole model"))
     mode = settings.text(f"{ROLLOUT}.logprobs_mode")
     engine = {
         "model": str(path),
@@ -189,6 +194,6 @@ def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
         )
     if result["remaining"]:
         found.append(
-            _("kl {k3:.2e} (k3) between this side and a computation with the same cause").format(**result["remaining"])
+            _("kl {k3:.2e} (k3) remains if the reference computes with this cause").format(**result["remaining"])
         )
     return found
