@@ -20,8 +20,8 @@ from verl_npu.language import capitalised, ngettext
 from verl_npu.language import gettext as _
 from verl_npu.pins import pins
 
-from ..jobs.capture import Capture, capture, check_text, tree_of
-from ..jobs.job import Job, compose, follows_all
+from ..jobs.capture import Capture, capture, check_text, required_verl, tree_of
+from ..jobs.job import Job, compose, follows_all, uses_verl
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
@@ -148,7 +148,9 @@ def check_script(
         job, refusal = (None, None) if lacking else _composed(trainer, tree, unconfined)
         asked = _script(captured, trainer, job.settings if job else Settings({}), tree)
         starting = _started(job, model_config, unconfined) if starts and job else _Start()
-        unread = [each for each in (_unread(asked, lacking), starting.not_judged) if each]
+        foreign = _("the settings, because {module} does not import verl").format(module=trainer.module)
+        verls = job is None or uses_verl(job)
+        unread = [_unread(asked, lacking), "" if verls else foreign, starting.not_judged]
         judged = _Judged(
             script=captured.script,
             tree=captured.tree,
@@ -160,8 +162,9 @@ def check_script(
             started=starting.said,
             captured=captured,
             trainer=trainer,
-            verl=_verl(tree, source, asked.pin),
-            not_judged=_("; ").join(unread),
+            verl=_verl(tree, source, asked.pin) if verls else None,
+            required=required_verl(script),
+            not_judged=_("; ").join(filter(None, unread)),
             remedy=_("Install {lacking}: pip install 'verl-npu-workbench[scripts]'.").format(
                 lacking=_(" and ").join(lacking)
             )
@@ -252,6 +255,8 @@ class _Judged:
     remedy: str = ""
     """How to get those parts checked, too."""
     verl: _Verl | None = None
+    required: Sequence[str] = ()
+    """How to install the verl that the script's recipe names."""
     started: str = ""
     """How far the job got when it was started. Empty if it was not started."""
 
@@ -330,6 +335,8 @@ def _content(judged: _Judged) -> dict[str, object]:
         "overrides": list(trainer.overrides) if trainer else [],
         "exports": dict(trainer.exports) if trainer else {},
         "missing": list(captured.missing) if captured else [],
+        "head": captured.head if captured else "",
+        "required_verl": list(judged.required),
         "not_judged": judged.not_judged,
         "started": judged.started,
         "lacking": upstreams.missing_packages(),
@@ -375,6 +382,18 @@ def _print(judged: _Judged) -> None:
     if judged.started:
         terminal.paragraph(judged.started, indent="  ")
     upstreams.print_missing(upstreams.missing_packages())
+    for each in judged.required:
+        terminal.paragraph(
+            _("the recipe's REQUIRED_VERL.txt says: {command}").format(command=each), label=_("note: "), indent="  "
+        )
+    if judged.captured is not None and judged.captured.head:
+        terminal.paragraph(
+            _("the script was run as on the head node, whose address in the script is {head}").format(
+                head=judged.captured.head
+            ),
+            label=_("note: "),
+            indent="  ",
+        )
     for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(
             _("the script reads {path}, but this file is not on this machine").format(path=path),

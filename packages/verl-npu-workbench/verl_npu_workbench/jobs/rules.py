@@ -575,6 +575,16 @@ def _ray_cpus(script: Script) -> Iterator[Finding]:
 
 
 def _placeholders(script: Script) -> Iterator[Finding]:
+    for name, value in script.environ.items():
+        # The kernel allows no white space in the name of a network interface.
+        if name.endswith("_IFNAME") and re.search(r"\S\s+\S|[<>]", value):
+            yield warning(
+                "placeholders",
+                _("{value}, which is no network interface").format(value=value),
+                subject=name,
+                why=_("the script's author left this name for you to fill in"),
+                fix=_("set it to the interface that the nodes share; `ip addr` lists them"),
+            )
     for key in script.settings.matching(r"actor_rollout_ref\.model\.path|model\.(path|partial_pretrain)"):
         path = script.settings.text(key)
         if path in _DEFAULT_MODELS and not Path(path).expanduser().exists():
