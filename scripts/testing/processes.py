@@ -1,7 +1,8 @@
-"""Checks whether processes have ended, by their ids."""
+"""Checks whether processes have ended, by their ids, and finds ports for them."""
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
@@ -20,3 +21,10 @@ def gone(pid: int, within: float = 1) -> bool:
     while runs(pid) and time.monotonic() < until:
         time.sleep(0.01)
     return not runs(pid)
+
+
+def free_port() -> int:
+    """Return a port that is currently free."""
+    with socket.socket() as opened:
+        opened.bind(("", 0))
+        return int(opened.getsockname()[1])
