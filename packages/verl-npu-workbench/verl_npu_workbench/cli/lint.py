@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from verl_npu.pins import pins
 
 from ..jobs.capture import Capture, capture, check_text, tree_of
 from ..jobs.job import Job, compose, follows_all
+from ..jobs.levers import BY_CODE, advice
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
@@ -48,6 +50,7 @@ from .script import say_unconfined
 @click.option(
     "--start", "starts", is_flag=True, help="Also start the job on phantom NPUs, and stop it before its first step."
 )
+@click.option("--no-advice", is_flag=True, help="Leave out the advice about settings that may make the job faster.")
 @click.option(
     "--model-config",
     metavar="PATH",
@@ -77,6 +80,7 @@ def lint(
     source: str,
     unconfined: bool,
     starts: bool,
+    no_advice: bool,
     model_config: Path | None,
     text: str | None,
     list_overrides: bool,
@@ -106,7 +110,7 @@ def lint(
     if script is not None:
         if revision is not None or pin is not None:
             raise click.UsageError(_("--revision and --pin need --overrides or --list-overrides"))
-        check_script(script, source, arguments, as_json, unconfined, starts, model_config)
+        check_script(script, source, arguments, as_json, unconfined, starts, model_config, not no_advice)
     elif text is not None:
         overrides.judge(text, revision, pin, as_json)
     else:
@@ -121,6 +125,7 @@ def check_script(
     unconfined: bool,
     starts: bool = False,
     model_config: Path | None = None,
+    advises: bool = False,
 ) -> None:
     """Check a script against a verl, print the result, and exit.
 
@@ -156,6 +161,7 @@ def check_script(
                 *([refusal] if refusal else []),
                 *without_repeats(findings(asked), starting.found),
                 *starting.found,
+                *(advice(asked) if advises else ()),
             ],
             started=starting.said,
             captured=captured,
@@ -337,11 +343,13 @@ def _content(judged: _Judged) -> dict[str, object]:
         "findings": [
             {
                 "rule": finding.code,
+                "severity": finding.severity.value,
                 "refused": finding.refused,
                 "subject": finding.subject,
                 "found": finding.found,
                 "why": finding.why,
                 "fix": finding.fix,
+                "source": list(finding.source),
             }
             for finding in judged.found
         ],
@@ -352,7 +360,8 @@ _LABELS = {Severity.ERROR: ("red", "refused"), Severity.WARNING: ("yellow", "war
 
 
 def _print(judged: _Judged) -> None:
-    found, trainer = judged.found, judged.trainer
+    found = [finding for finding in judged.found if finding.severity is not Severity.ADVICE]
+    trainer = judged.trainer
     if judged.not_judged:
         said = _("{not_judged}.").format(not_judged=judged.not_judged)
         terminal.paragraph(said, label=_("not judged: "), indent="  ")
@@ -404,4 +413,27 @@ def _print(judged: _Judged) -> None:
                 warnings,
             ).format(refused=refused, count=warnings)
         )
+    _print_advice([finding for finding in judged.found if finding.severity is Severity.ADVICE])
     terminal.echo(_("`verl-npu rehearse` runs the script on virtual NPUs."))
+
+
+def _print_advice(found: Sequence[Finding]) -> None:
+    if found:
+        terminal.paragraph(
+            _("Levers of the job's speed. Their figures were published for other jobs, so measure them in yours.")
+        )
+    for finding in found:
+        effect = BY_CODE[finding.code].effect.value
+        terminal.line(terminal.styled(_("advice"), "cyan"), f"  {finding.code}: {finding.subject} (", effect, ")")
+        said = _("{figure} ({conditions}). Try: {fix}. Source: {source}.").format(
+            figure=capitalised(finding.found),
+            conditions=finding.why,
+            fix=finding.fix,
+            source=_(", ").join(map(_shortened, finding.source)),
+        )
+        terminal.paragraph(said, indent="    ")
+
+
+def _shortened(source: str) -> str:
+    """Return the address of a thread in the form in which verl-npu's pages cite it: repository#number."""
+    return re.sub(r"https://github\.com/([\w-]+/[\w-]+)/(?:issues|pull)/(\d+)", r"\1#\2", source)
