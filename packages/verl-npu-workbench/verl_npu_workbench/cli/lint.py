@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from verl_npu.pins import pins
 
 from ..jobs.capture import Capture, capture, check_text, tree_of
 from ..jobs.job import Job, compose, follows_all
-from ..jobs.levers import BY_CODE, advice
+from ..jobs.levers import advice
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
@@ -123,9 +122,9 @@ def check_script(
     arguments: Sequence[str],
     as_json: bool,
     unconfined: bool,
-    starts: bool = False,
-    model_config: Path | None = None,
-    advises: bool = False,
+    starts: bool,
+    model_config: Path | None,
+    advises: bool,
 ) -> None:
     """Check a script against a verl, print the result, and exit.
 
@@ -420,20 +419,14 @@ def _print(judged: _Judged) -> None:
 def _print_advice(found: Sequence[Finding]) -> None:
     if found:
         terminal.paragraph(
-            _("Levers of the job's speed. Their figures were published for other jobs, so measure them in yours.")
+            _("These settings may change the speed of the job. The figures are from other jobs, so measure yours.")
         )
     for finding in found:
-        effect = BY_CODE[finding.code].effect.value
-        terminal.line(terminal.styled(_("advice"), "cyan"), f"  {finding.code}: {finding.subject} (", effect, ")")
+        terminal.line(terminal.styled(_("advice"), "cyan"), f"  {finding.code}: {finding.subject}")
         said = _("{figure} ({conditions}). Try: {fix}. Source: {source}.").format(
             figure=capitalised(finding.found),
             conditions=finding.why,
             fix=finding.fix,
-            source=_(", ").join(map(_shortened, finding.source)),
+            source=_(", ").join(finding.source),
         )
         terminal.paragraph(said, indent="    ")
-
-
-def _shortened(source: str) -> str:
-    """Return the address of a thread in the form in which verl-npu's pages cite it: repository#number."""
-    return re.sub(r"https://github\.com/([\w-]+/[\w-]+)/(?:issues|pull)/(\d+)", r"\1#\2", source)

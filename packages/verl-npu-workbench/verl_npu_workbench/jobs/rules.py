@@ -85,7 +85,7 @@ _PATHS = (
     r"(.*\.)?(train_files|val_files|partial_pretrain|model\.path|dist_checkpointing_path|custom_reward_function\.path)"
 )
 
-TASK_QUEUE, OWN_TASK_QUEUE = "TASK_QUEUE_ENABLE", "VLLM_ASCEND_TASK_QUEUE_ENABLE"
+_TASK_QUEUE, _OWN_TASK_QUEUE = "TASK_QUEUE_ENABLE", "VLLM_ASCEND_TASK_QUEUE_ENABLE"
 _DATA = (".parquet", ".json", ".jsonl")
 _REWARD_MODEL = "reward_model.model.path"
 
@@ -698,19 +698,19 @@ def _task_queue(script: Script) -> Iterator[Finding]:
         yield warning(
             "task-queue",
             _("level 2 of torch_npu's task queue beside an engine that captures graphs"),
-            subject=f"{TASK_QUEUE}={level}",
+            subject=f"{_TASK_QUEUE}={level}",
             why=_("torch_npu ends a capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture`"),
             fix=_("export {own}=1, which changes the engine alone").format(own=variable)
-            if variable == OWN_TASK_QUEUE
+            if variable == _OWN_TASK_QUEUE
             else _("export {variable}=1, or set {key}=True").format(variable=variable, key=f"{ROLLOUT}.enforce_eager"),
         )
 
 
 def task_queue_of_engine(script: Script) -> tuple[str, str | None]:
     """Return the variable that sets the level of the engine's task queue, and the level."""
-    own = OWN_TASK_QUEUE.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
-    level = (script.environ.get(OWN_TASK_QUEUE) if own else None) or script.environ.get(TASK_QUEUE)
-    return OWN_TASK_QUEUE if own else TASK_QUEUE, level
+    own = _OWN_TASK_QUEUE.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
+    level = (script.environ.get(_OWN_TASK_QUEUE) if own else None) or script.environ.get(_TASK_QUEUE)
+    return _OWN_TASK_QUEUE if own else _TASK_QUEUE, level
 
 
 def _reward_model(script: Script) -> Iterator[Finding]:
