@@ -101,7 +101,8 @@ def lint(
     revision, overrides are checked against all recorded revisions. An override is then refused only if every revision
     refuses it.
 
-    Exit status: 0 no problem, or only warnings, 1 an error, 2 the script, or a part of it, cannot be checked.
+    Exit status: 0 no problem, or only warnings and advice, 1 an error, 2 the script, or a part of it, cannot be
+    checked.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
@@ -418,9 +419,7 @@ def _print(judged: _Judged) -> None:
 
 def _print_advice(found: Sequence[Finding]) -> None:
     if found:
-        terminal.paragraph(
-            _("These settings may change the speed of the job. The figures are from other jobs, so measure yours.")
-        )
+        terminal.echo(_("Advice on the job's speed, with figures from other jobs:"))
     for finding in found:
         terminal.line(terminal.styled(_("advice"), "cyan"), f"  {finding.code}: {finding.subject}")
         said = _("{figure} ({conditions}). Try: {fix}. Source: {source}.").format(
