@@ -125,7 +125,8 @@ LEVERS = (
         code="lever.fused-ops",
         ask=_fused_ops,
         figure=_(
-            "fused norms and rotary embeddings made a step 15.25 % shorter, and fused experts made training over 20 % faster"
+            "fused norms and rotary embeddings made a step 15.25 % shorter, and fused experts made training over 20 % "
+            "faster"
         ),
         conditions=_(
             "fine-tuning Qwen3 with VeOmni, and Qwen3-MoE with verl's FSDP; rotary embeddings alone 5 % (Qwen3-VL-8B, "
