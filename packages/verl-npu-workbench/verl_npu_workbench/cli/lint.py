@@ -22,6 +22,7 @@ from verl_npu.pins import pins
 
 from ..jobs.capture import Capture, capture, check_text, required_verl, tree_of
 from ..jobs.job import Job, compose, follows_all, uses_verl
+from ..jobs.levers import advice
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
@@ -48,6 +49,7 @@ from .script import say_unconfined
 @click.option(
     "--start", "starts", is_flag=True, help="Also start the job on phantom NPUs, and stop it before its first step."
 )
+@click.option("--no-advice", is_flag=True, help="Leave out the advice about settings that may make the job faster.")
 @click.option(
     "--model-config",
     metavar="PATH",
@@ -77,6 +79,7 @@ def lint(
     source: str,
     unconfined: bool,
     starts: bool,
+    no_advice: bool,
     model_config: Path | None,
     text: str | None,
     list_overrides: bool,
@@ -98,7 +101,8 @@ def lint(
     revision, overrides are checked against all recorded revisions. An override is then refused only if every revision
     refuses it.
 
-    Exit status: 0 no problem, or only warnings, 1 an error, 2 the script, or a part of it, cannot be checked.
+    Exit status: 0 no problem, or only warnings and advice, 1 an error, 2 the script, or a part of it, cannot be
+    checked.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
@@ -106,7 +110,7 @@ def lint(
     if script is not None:
         if revision is not None or pin is not None:
             raise click.UsageError(_("--revision and --pin need --overrides or --list-overrides"))
-        check_script(script, source, arguments, as_json, unconfined, starts, model_config)
+        check_script(script, source, arguments, as_json, unconfined, starts, model_config, not no_advice)
     elif text is not None:
         overrides.judge(text, revision, pin, as_json)
     else:
@@ -119,8 +123,9 @@ def check_script(
     arguments: Sequence[str],
     as_json: bool,
     unconfined: bool,
-    starts: bool = False,
-    model_config: Path | None = None,
+    starts: bool,
+    model_config: Path | None,
+    advises: bool,
 ) -> None:
     """Check a script against a verl, print the result, and exit.
 
@@ -158,6 +163,7 @@ def check_script(
                 *([refusal] if refusal else []),
                 *without_repeats(findings(asked), starting.found),
                 *starting.found,
+                *(advice(asked) if advises else ()),
             ],
             started=starting.said,
             captured=captured,
@@ -344,11 +350,13 @@ def _content(judged: _Judged) -> dict[str, object]:
         "findings": [
             {
                 "rule": finding.code,
+                "severity": finding.severity.value,
                 "refused": finding.refused,
                 "subject": finding.subject,
                 "found": finding.found,
                 "why": finding.why,
                 "fix": finding.fix,
+                "source": list(finding.source),
             }
             for finding in judged.found
         ],
@@ -359,7 +367,8 @@ _LABELS = {Severity.ERROR: ("red", "refused"), Severity.WARNING: ("yellow", "war
 
 
 def _print(judged: _Judged) -> None:
-    found, trainer = judged.found, judged.trainer
+    found = [finding for finding in judged.found if finding.severity is not Severity.ADVICE]
+    trainer = judged.trainer
     if judged.not_judged:
         said = _("{not_judged}.").format(not_judged=judged.not_judged)
         terminal.paragraph(said, label=_("not judged: "), indent="  ")
@@ -423,4 +432,19 @@ def _print(judged: _Judged) -> None:
                 warnings,
             ).format(refused=refused, count=warnings)
         )
+    _print_advice([finding for finding in judged.found if finding.severity is Severity.ADVICE])
     terminal.echo(_("`verl-npu rehearse` runs the script on virtual NPUs."))
+
+
+def _print_advice(found: Sequence[Finding]) -> None:
+    if found:
+        terminal.echo(_("Advice on the job's speed, with figures from other jobs:"))
+    for finding in found:
+        terminal.line(terminal.styled(_("advice"), "cyan"), f"  {finding.code}: {finding.subject}")
+        said = _("{figure} ({conditions}). Try: {fix}. Source: {source}.").format(
+            figure=capitalised(finding.found),
+            conditions=finding.why,
+            fix=finding.fix,
+            source=_(", ").join(finding.source),
+        )
+        terminal.paragraph(said, indent="    ")
