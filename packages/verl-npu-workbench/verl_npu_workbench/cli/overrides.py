@@ -110,7 +110,8 @@ def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
     here = installation()
     if here.mindspeed is not None:
         return (here.contract,), _installed(here)
-    recorded = tuple(sorted(contracts(), key=lambda contract: contract.revision == NEWEST))
+    run = (contract for contract in contracts() if not contract.adaptor)
+    recorded = tuple(sorted(run, key=lambda contract: contract.revision == NEWEST))
     return recorded, _(
         "no MindSpeed is installed, so all recorded revisions were used; choose one revision with --pin or --revision"
     )
