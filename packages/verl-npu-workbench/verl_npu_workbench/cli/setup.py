@@ -59,7 +59,7 @@ _HEAD = """\
     type=click.Choice([each.value for each in Npu]),
     default="a2",
     show_default=True,
-    help="With install: the kind of NPUs.",
+    help="With install: the kind of NPUs; a5 is Ascend 950.",
 )
 @click.option(
     "--output",
@@ -176,6 +176,14 @@ _CONTAINER_OPTIONS = ("server", "npus", "image", "mounts", "nodes", "name", "que
 def _install(pin: str, arch: str, named: str | None, npu: str, output: Path | None, as_json: bool) -> None:
     made = named_of(PINS[pin], named)
     host = Target(PINS[pin], Arch(arch), Npu(npu), named=made)
+    if not host.documented:
+        others = [each.name for each in PINS.values() if Target(each, Arch(arch), Npu(npu)).documented]
+        raise CommandError(
+            subject=f"--pin {pin} --npu {npu}",
+            expected=_("a pin whose documents cover this NPU: {pins}").format(pins=_(", ").join(others)),
+            found=_("no document about it"),
+            fix=_("use one of these pins"),
+        )
     image = Target(PINS[pin], Arch(arch), Npu(npu), in_image=True, named=made)
     files = _files(host, image)
     if output is not None:

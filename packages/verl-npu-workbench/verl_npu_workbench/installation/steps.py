@@ -61,6 +61,11 @@ def _platform(target: Target) -> Step:
             "without CANN's set_env.sh in this shell, `import torch` fails with libhccl.so; without nnal's, with "
             "libatb.so",
             "set_env.sh must also be sourced on each host before `ray start`",
+            *(
+                ("verl's page about this NPU names neither CANN nor torch_npu: these are the versions for A2 and A3",)
+                if target.npu is Npu.A5
+                else ()
+            ),
         ),
         on_host=True,
     )
@@ -151,8 +156,9 @@ def _vllm_ascend(target: Target) -> Step:
     claim = target.claim(Component.VLLM_ASCEND)
     revision = claim.revision if claim else ""
     traps = ["without COMPILE_CUSTOM_KERNELS=1 it cannot sleep (`camem allocator is not available`)"]
-    if target.npu is Npu.A3:
-        traps.append("its wheels on the package index are built for A2; for A3 it must be built from source")
+    if target.npu is not Npu.A2:
+        name = target.npu.value.upper()
+        traps.append(f"its wheels on the package index are built for A2; for {name} it must be built from source")
     if claim and claim.note and not is_commit(revision):
         traps.append(claim.note)
     return Step(
