@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -188,6 +189,14 @@ def test_python_is_one_that_the_documents_allow_and_the_images_own_in_an_image()
             assert target.image.base.endswith(f"py{target.python}")
         else:
             assert admitted(f"{target.python}.9", SpecifierSet(target.specifier(Component.PYTHON)))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_jemalloc_is_installed_if_asked_for(asked: bool) -> None:
+    target = Target(PINS["v0.9.1"], Arch.ARM, Npu.A2, jemalloc=asked)
+    assert ("libjemalloc2" in commands(target)) is asked
+    image = dockerfile(dataclasses.replace(target, in_image=True))
+    assert ("ENV LD_PRELOAD=libjemalloc.so.2\n" in image) is asked
 
 
 # Files.

@@ -17,6 +17,10 @@ _KEPT = "torch|torch_npu|torch-npu|torchvision|torchaudio|transformers|triton|tr
 """The packages that the rollout engines require, but whose versions come from the constraints file."""
 
 
+_JEMALLOC = "libjemalloc.so.2"
+_PRELOAD = "export LD_PRELOAD="
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of an installation: commands that belong together."""
@@ -40,6 +44,7 @@ def steps(target: Target) -> tuple[Step, ...]:
         _vllm(target),
         _vllm_ascend(target),
         *_megatron(target),
+        *_jemalloc(target),
         _verl(target),
         _judged(target),
     )
@@ -211,6 +216,19 @@ def _megatron(target: Target) -> Iterator[Step]:
     )
 
 
+def _jemalloc(target: Target) -> Iterator[Step]:
+    if target.jemalloc:
+        yield Step(
+            "jemalloc, which returns the memory of Ray's processes to the host",
+            ("apt-get install -y libjemalloc2", f"ldconfig -p | grep -q {_JEMALLOC} && {_PRELOAD}{_JEMALLOC}"),
+            (
+                "with yum, the package is called jemalloc",
+                "LD_PRELOAD must be set on each host before `ray start`, as `verl-npu launch --jemalloc` does; with a "
+                "library that does not exist, each program prints an error of ld.so",
+            ),
+        )
+
+
 def _verl(target: Target) -> Step:
     commands: tuple[str, ...]
     if target.pin.commit:
@@ -359,6 +377,8 @@ def dockerfile(target: Target) -> str:
     text += "".join(_layer(step) for step in steps(target))
     if "Megatron-LM" in text:
         text += 'ENV PYTHONPATH="/opt/verl-npu/Megatron-LM"\n'
+    if target.jemalloc:
+        text += f"ENV LD_PRELOAD={_JEMALLOC}\n"
     return text + 'CMD ["/bin/bash"]\n'
 
 

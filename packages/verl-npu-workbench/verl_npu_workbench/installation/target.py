@@ -54,6 +54,8 @@ class Target:
     """True in verl's own base image. Its versions may be newer than those in verl's installation guide."""
     named: Environment | None = None
     """One of the pin's environments; None means the one in verl's own documents."""
+    jemalloc: bool = False
+    """Whether the host's memory allocator is jemalloc."""
 
     @property
     def environment(self) -> Environment:
