@@ -234,8 +234,6 @@ def test_inference_has_no_gradient_and_names_what_is_not_written() -> None:
     q = draw(1, 2, 8, requires_grad=True)
     with pytest.raises(RuntimeError, match="derivative for npu::npu_fused_infer_attention_score is not implemented"):
         ops.npu_fused_infer_attention_score(q, q, q)[0].sum().backward()
-    with pytest.raises(NotImplementedError, match="antiquant_scale is not implemented"):
-        ops.npu_fused_infer_attention_score(q, q, q, antiquant_scale=torch.ones(1))
 
 
 def test_a_sequence_without_keys_gives_zeros_for_inference() -> None:

@@ -134,8 +134,6 @@ def test_the_second_version_of_inference_attention_is_the_first_by_other_names()
         return_softmax_lse=True,
     )
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(second, first, strict=True))
-    with pytest.raises(NotImplementedError, match="learnable_sink"):
-        ops.npu_fused_infer_attention_score_v2(q, k, v, num_query_heads=HEADS, learnable_sink=torch.zeros(HEADS))
 
 
 PROGRAM = """

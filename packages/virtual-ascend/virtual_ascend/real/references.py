@@ -256,12 +256,15 @@ def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Oper
 def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:
     """Let a function with an argument `input` serve a version of the operator that names it `self`."""
     names = {argument.name for argument in schema.arguments}
-    if "input" in names or "input" not in inspect.signature(function).parameters:
+    signature = inspect.signature(function)
+    if "input" in names or "input" not in signature.parameters:
         return function
+    renamed = [p.replace(name="self") if p.name == "input" else p for p in signature.parameters.values()]
 
     def call(**arguments: object) -> object:
         return function(**{"input" if name == "self" else name: value for name, value in arguments.items()})
 
+    vars(call)["__signature__"] = signature.replace(parameters=renamed)
     return call
 
 
@@ -282,6 +285,7 @@ def _complete(function: Operator, schema: torch.FunctionSchema) -> Operator:
 
 
 def _forward(function: Operator) -> Operator:
+    @functools.wraps(function)
     def call(**arguments: object) -> object:
         with torch.no_grad():
             return function(**arguments)
