@@ -86,7 +86,6 @@ def test_blocks_of_keys_join_to_the_whole_attention_and_its_gradient(layout: str
     [
         ({"attention_in": None}, RuntimeError, "attention_in must be given"),
         ({"keep_prob": 0.9}, NotImplementedError, "keep_prob"),
-        ({"softmax_layout": "TND"}, NotImplementedError, "softmax_layout"),
         ({"sparse_mode": 7}, RuntimeError, "sparse_mode"),
         ({"attention_in": torch.zeros(1, 2, 3, 4)}, RuntimeError, "attention_in"),
     ],

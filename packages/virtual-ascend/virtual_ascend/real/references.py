@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _RENAMED = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens", "scale_value": "scale"}
 _ATTENTION = (
     "pse",
-    "padding_mask",
     "atten_mask",
     "scale",
     "keep_prob",
@@ -41,7 +40,7 @@ _ATTENTION = (
 def _attention_options(options: dict[str, object]) -> dict[str, object]:
     """Translate the options of any version of the operator to the arguments of the reference."""
     renamed = {_RENAMED.get(name, name): value for name, value in options.items()}
-    for name in ("query_rope", "key_rope"):
+    for name in ("query_rope", "key_rope", "padding_mask"):
         if renamed.get(name) is not None:
             raise NotImplementedError(f"npu_fusion_attention: {name} is not implemented by the virtual Ascend")
     lengths = {name: value.tolist() for name, value in renamed.items() if name in _LENGTHS and is_tensor(value)}
