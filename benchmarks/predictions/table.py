@@ -27,6 +27,8 @@ def wrong(entry: Mapping[str, Any]) -> str:
     for name in TEXTS:
         if not (isinstance(entry.get(name), str) and entry[name]):
             return f"{name}: expected a text; found {entry.get(name)!r}"
+    if not isinstance(entry.get("blind"), bool):
+        return f"blind: expected true or false; found {entry.get('blind')!r}"
     if entry.get("kind") not in ("peak", "class"):
         return f"kind: expected peak or class; found {entry.get('kind')!r}"
     for name, kinds in PREDICTED.items():
@@ -95,14 +97,15 @@ def main() -> int:
             failed = True
             continue
         came, cells = order(path, entry), row(entry)
+        came += "" if entry["blind"] else ", not blind"
         failed |= came.startswith(("both", "changed"))
         print("|", " | ".join((path.stem, entry["kind"], *cells, came)), "|")
-        if cells[3]:
+        if cells[3] and entry["blind"]:
             judged.append((entry["kind"], cells[3] == "yes"))
             low += bool(cells[2]) and entry["predicted"]["peak_gib"] / entry["measured"]["gib"] - 1 < LEAST
     for kind in ("peak", "class"):
         of_kind = [near for each, near in judged if each == kind]
-        print(f"\n{kind}: {sum(of_kind)} of {len(of_kind)} right")
+        print(f"\n{kind}, blind: {sum(of_kind)} of {len(of_kind)} right")
     print(f"more than {-LEAST:.0%} too low: {low}")
     return int(failed)
 
