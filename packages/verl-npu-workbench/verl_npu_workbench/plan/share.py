@@ -337,7 +337,8 @@ def _given(
     """
     if cut:
         sequences = enough(batches, sum(one), of, alike=False)
-        return _Given(sequences, heaviest(cut, sequences))
+        limits = [batch.budget for batch in batches if batch.dynamic and batch.budget > 0]
+        return _Given(sequences, heaviest(cut, sequences, limits))
     length = fullest(batches, sum(one), of) if shorter else sum(one)
     sequences = enough(batches, length, of, alike=True)
     budgets = dict(raised or {})
@@ -385,7 +386,7 @@ def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[s
         most = (0, min(most[1], budget))
     cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
     notes.append(
-        _("a rank gets those consecutive sequences, of all {count}, that have the most tokens in total").format(
+        _("a rank gets those consecutive sequences, of all {count}, that fill its micro-batches most").format(
             count=len(measured)
         )
     )
