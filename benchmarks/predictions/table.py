@@ -3,7 +3,9 @@ prediction was committed first.
 
 Run `python benchmarks/predictions/table.py` in a clone with history. Each JSON file is one prediction of
 `verl-npu plan`. It is committed before the measured figure is read, and a later commit adds the figure with its
-source. Memory is in GiB, as in verl's perf/max_memory_allocated_gb. SIMULATED.
+source. A measurement is a peak, or whether the job ran on its NPUs, or both. Memory is in GiB, as in verl's
+perf/max_memory_allocated_gb. A prediction that is not blind, because the figure had been seen, counts nowhere.
+SIMULATED.
 """
 
 from __future__ import annotations
@@ -29,26 +31,33 @@ def wrong(entry: Mapping[str, Any]) -> str:
             return f"{name}: expected a text; found {entry.get(name)!r}"
     if not isinstance(entry.get("blind"), bool):
         return f"blind: expected true or false; found {entry.get('blind')!r}"
-    if entry.get("kind") not in ("peak", "class"):
-        return f"kind: expected peak or class; found {entry.get('kind')!r}"
     for name, kinds in PREDICTED.items():
         if not isinstance(entry.get("predicted", {}).get(name), kinds):
             return f"predicted.{name}: expected {kinds}; found {entry.get('predicted', {}).get(name)!r}"
     measured = entry.get("measured", "missing")
-    if measured is not None and not (isinstance(measured, dict) and measured.get("source")):
+    if measured is None:
+        return ""
+    if not (isinstance(measured, dict) and measured.get("source")):
         return f"measured: expected null or an object with a source; found {measured!r}"
-    if measured and entry["kind"] == "peak" and not isinstance(measured.get("gib"), float | int | None):
+    if not isinstance(measured.get("gib"), float | int | None):
         return f"measured.gib: expected a number or null; found {measured.get('gib')!r}"
-    if measured and entry["kind"] == "class" and measured.get("verdict") not in ("fits", "does not fit", None):
+    if measured.get("verdict") not in ("fits", "does not fit", None):
         return f"measured.verdict: expected fits or does not fit; found {measured.get('verdict')!r}"
+    if measured.get("gib") and not near(entry) and not measured.get("miss"):
+        return "measured.miss: expected a text, because the prediction is wrong; found none"
     return ""
+
+
+def near(entry: Mapping[str, Any]) -> bool:
+    """Tell whether a predicted peak is as near to the measured one as the goal asks."""
+    peak, figure = entry["predicted"]["peak_gib"], entry["measured"]["gib"]
+    return bool(abs(peak - figure) <= max(NEAR_GIB, NEAR * figure))
 
 
 def order(path: Path, entry: Mapping[str, Any]) -> str:
     """Tell from git's history whether the prediction came before the figure, and was not changed with or after it."""
-    text = _git("log", "--reverse", "--format=%h", "--", str(path))
     first = found = ""
-    for commit in text.split():
+    for commit in _git("log", "--reverse", "--format=%h", "--", path.name).split():
         shown = json.loads(_git("show", f"{commit}:./{path.name}") or "{}")
         if not first and shown.get("predicted"):
             first = commit
@@ -64,49 +73,38 @@ def order(path: Path, entry: Mapping[str, Any]) -> str:
 
 
 def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=HERE, stdout=subprocess.PIPE, text=True, check=False)
-    return done.stdout
-
-
-def row(entry: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Return the predicted and the measured value, the error, and the judgement."""
-    predicted, measured = entry["predicted"], entry["measured"] or {}
-    if entry["kind"] == "class":
-        found = measured.get("verdict") or "-"
-        return (
-            predicted["verdict"],
-            found,
-            "",
-            "" if found == "-" else "yes" if found == predicted["verdict"] else "no",
-        )
-    peak, figure = predicted["peak_gib"], measured.get("gib")
-    if figure is None:
-        return f"{peak:.2f}", "none published" if entry["measured"] else "-", "", ""
-    near = abs(peak - figure) <= max(NEAR_GIB, NEAR * figure)
-    return f"{peak:.2f}", f"{figure:.2f}", f"{peak / figure - 1:+.1%}", "yes" if near else "no"
+    return subprocess.run(["git", *words], cwd=HERE, stdout=subprocess.PIPE, text=True, check=False).stdout
 
 
 def main() -> int:
     """Print the table, and return 1 if an entry is malformed, or if a figure was there first."""
-    failed, judged, low = False, [], 0
-    print("| prediction | kind | predicted | measured | error | near | first |\n|---|---|---|---|---|---|---|")
+    failed, low = False, 0
+    peaks: list[bool] = []
+    classes: list[bool] = []
+    print("| prediction | GiB | measured | error | near | fits | ran | first |\n|---|---|---|---|---|---|---|---|")
     for path in sorted(HERE.glob("*.json")):
         entry = json.loads(path.read_text())
         if said := wrong(entry):
             print(f"{path.name}: {said}", file=sys.stderr)
             failed = True
             continue
-        came, cells = order(path, entry), row(entry)
-        came += "" if entry["blind"] else ", not blind"
+        came, predicted, measured = order(path, entry), entry["predicted"], entry["measured"] or {}
         failed |= came.startswith(("both", "changed"))
-        print("|", " | ".join((path.stem, entry["kind"], *cells, came)), "|")
-        if cells[3] and entry["blind"]:
-            judged.append((entry["kind"], cells[3] == "yes"))
-            low += bool(cells[2]) and entry["predicted"]["peak_gib"] / entry["measured"]["gib"] - 1 < LEAST
-    for kind in ("peak", "class"):
-        of_kind = [near for each, near in judged if each == kind]
-        print(f"\n{kind}, blind: {sum(of_kind)} of {len(of_kind)} right")
-    print(f"more than {-LEAST:.0%} too low: {low}")
+        blind = entry["blind"] and " before " in came
+        figure, ran = measured.get("gib"), measured.get("verdict")
+        cells = ["", "", ""]
+        if figure:
+            error = predicted["peak_gib"] / figure - 1
+            cells = [f"{figure:.2f}", f"{error:+.1%}", "yes" if near(entry) else "no"]
+            peaks += [near(entry)] * blind
+            low += blind and error < LEAST
+        if ran:
+            classes += [ran == predicted["verdict"]] * blind
+        shown = [{"fits": "yes", "does not fit": "no"}.get(each, "") for each in (predicted["verdict"], ran)]
+        came += "" if entry["blind"] else ", not blind"
+        print("|", " | ".join((path.stem, f"{predicted['peak_gib']:.2f}", *cells, *shown, came)), "|")
+    print(f"\nblind peaks: {sum(peaks)} of {len(peaks)} within {NEAR_GIB} GiB or {NEAR:.0%}; {low} over 15 % too low")
+    print(f"blind verdicts: {sum(classes)} of {len(classes)} right")
     return int(failed)
 
 
