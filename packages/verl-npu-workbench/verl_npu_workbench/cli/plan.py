@@ -253,14 +253,15 @@ def _print_history(
         trainer, where, _name = asked_trainer("plan", chosen, arguments, tree, request.unconfined)
         return make(trainer, where, request)
 
-    status = Status.FINE
+    status, same = Status.FINE, _("planned, to compare the others with")
     for step in each_step(verl, commits, plan_at, [] if inside is None else [str(inside)]):
         if step.moves or step.error:
             status = Status.FOUND
         if as_json:
             click.echo(json.dumps(dataclasses.asdict(step)))
             continue
-        said = step.error or (_("the same memory") if step.planned else _("not planned: changes no file of the job"))
+        said = step.error or (same if step.planned else _("not planned: changes no file of the job"))
+        same = _("the same memory")
         terminal.paragraph(step.subject, label=f"{step.commit[:10]} ", indent="  ")
         for move in step.moves:
             terminal.line(
