@@ -44,15 +44,18 @@ def steps(planned) -> Callable[..., list[Step]]:
     """Return a function that plans a range. The update takes as many GiB as the worker's file says, of which the
     optimizer's state is always one."""
 
-    def plan(tree: Path) -> Planned:
+    def plan(tree: Path, imports: bool = True) -> Planned:
         text = (tree / READ).read_text()
         if not text.isdigit():
             raise PlanError(subject=READ, expected="a number", found=text, fix="")
         made = planned({"update actor": float(text)}, state=1.0)
-        outcome = dataclasses.replace(made.outcomes[0], read=[READ])
+        outcome = dataclasses.replace(made.outcomes[0], read=[READ] if imports else [])
         return dataclasses.replace(made, outcomes=(outcome,))
 
-    return lambda clone, commits, reads=(): list(history(clone, commits, plan, reads))
+    def found(clone: Path, commits: str, reads: tuple[str, ...] = (), imports: bool = True) -> list[Step]:
+        return list(history(clone, commits, lambda tree: plan(tree, imports), reads))
+
+    return found
 
 
 def test_a_commit_that_moved_memory_is_named_with_what_grew(clone, steps) -> None:
@@ -71,7 +74,7 @@ def test_a_commit_that_changes_no_file_of_the_job_is_not_planned(clone, steps) -
 
 
 def test_the_script_of_the_clone_counts_as_read(clone, steps) -> None:
-    found = steps(clone({READ: "3"}, {"run.sh": "x"}), "c0..c1", reads=["run.sh"])
+    found = steps(clone({READ: "3"}, {"run.sh": "x"}), "c0..c1", reads=("run.sh",))
     assert [each.planned for each in found] == [True, True]
 
 
@@ -81,6 +84,11 @@ def test_after_a_commit_without_a_plan_the_next_one_is_planned_and_compared_with
     assert [(move.before, move.after) for move in found[3].moves if move.phase == "update actor"] == [
         (3 * GIB, 4 * GIB)
     ]
+
+
+def test_a_job_that_imports_nothing_of_the_tree_is_planned_at_each_commit(clone, steps) -> None:
+    found = steps(clone({READ: "3"}, {"docs/a.md": "x"}), "c0..c1", imports=False)
+    assert [each.planned for each in found] == [True, True]
 
 
 @pytest.mark.parametrize("commits", ["c0", "..c0", "c0..", "c0..none"])

@@ -89,7 +89,8 @@ def history(
         if failed:
             yield Step(commit, subject, planned=True, error=failed)
             continue
-        read = {*reads, *(name for outcome in planned.outcomes for name in outcome.read)}
+        imported = {name for outcome in planned.outcomes for name in outcome.read}
+        read = {*reads, *imported} if imported else None
         memory = {phase.phase: phase.holders for phase in judge(planned).phases}
         yield Step(commit, subject, planned=True, moves=tuple(_moves(before, memory)) if before else ())
         before = memory
