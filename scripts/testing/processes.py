@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 
@@ -21,10 +20,3 @@ def gone(pid: int, within: float = 1) -> bool:
     while runs(pid) and time.monotonic() < until:
         time.sleep(0.01)
     return not runs(pid)
-
-
-def free_port() -> int:
-    """Return a port that is currently free."""
-    with socket.socket() as opened:
-        opened.bind(("", 0))
-        return int(opened.getsockname()[1])

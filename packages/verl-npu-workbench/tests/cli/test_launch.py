@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
-from testing.processes import free_port
 from verl_npu_workbench.launch.network import here
+from virtual_ascend.testing import free_port
 
 from .conftest import Run
 

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from testing.processes import free_port
 from verl_npu_workbench.jobs.trainer import Trainer
 from verl_npu_workbench.launch.network import here
 from verl_npu_workbench.plan import planning
 from verl_npu_workbench.plan.hardware import HARDWARE
+from virtual_ascend.testing import free_port
 
 from tests.jobs.conftest import COMMAND, Write, tree, write
 from tests.plan.conftest import job_of, torchrun

@@ -24,8 +24,8 @@ from verl_npu.features.fused_kernels import (
     BLOCKS,
     columns,
     fit_blocks_of_the_fused_loss_gradient,
-    leave_out_missing_ranges,
     fix_the_fused_loss,
+    leave_out_missing_ranges,
 )
 from verl_npu.features.fused_kernels.columns import (
     PART,

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import process
-from testing.processes import free_port
 from verl_npu_workbench.diagnosis.judgement import Diagnosis, diagnose
 from verl_npu_workbench.processes import descendants
+from virtual_ascend.testing import free_port
 
 from .jobs import Job, Program, Where
 
