@@ -31,7 +31,7 @@ def hidden(runner: Any) -> dict[int, tuple[torch.Tensor, set[str]]]:
     asleep = spans("weights")
     seen: dict[int, Any] = {}
     found: dict[int, tuple[torch.Tensor, set[str]]] = {}
-    registered = set()
+    registered: set[int] = set()
     waiting: deque[Any] = deque((each, "") for each in (runner, *map(sys.modules.get, sorted(sys.modules))))
     while waiting:
         one, name = waiting.popleft()
