@@ -155,6 +155,11 @@ def test_a_script_for_mindspeed_llm_is_judged() -> None:
     assert "a.actor: not judged: of_its_own=True may be an argument of MindSpeed-LLM" in output
 
 
+def test_a_mindspeed_that_was_never_run_saves_no_override_from_refusal() -> None:
+    status, output = run("--overrides", "use_flash_atn=True")
+    assert (status, "the overrides: refused: use_flash_atn=True" in output) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("pin", "own", "expected"),
     [
