@@ -25,7 +25,7 @@ from .comparing import compare, numbers
 from .computing import generated
 from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
 from .report import content
-from .running import lines_of
+from .running import SUPPORTED, lines_of
 
 # verl's objects, which have no types.
 Worker: TypeAlias = Any
@@ -42,8 +42,9 @@ async def compare_before_training(
     began, (compared, ended) = time.monotonic(), getattr(worker, _STATE, (0, 0.0))
     step = _step_of(worker)
     engine = getattr(worker.rollout, "engine", None)
-    due = step != compared and (step % every == 0 or not compared) and _any(engine is not None and engine.answered)
-    if not due:
+    due = step != compared and (step % every == 0 or not compared) and not _said_why_not(worker)
+    # Before the first generation, verl also calls this method.
+    if not due or not any(_gathered(engine is not None and bool(engine.answered))):
         done = await original(worker)
         setattr(worker, _STATE, (compared, time.monotonic()))
         return done
@@ -51,7 +52,9 @@ async def compare_before_training(
     spent = time.monotonic() - began
     done = await original(worker)
     again = time.monotonic()
-    said = _compare(worker, step, mine)
+    # A new model gets random weights first.
+    with torch.random.fork_rng(devices=[]):
+        said = _compare(worker, step, mine)
     spent += time.monotonic() - again
     if said is not None:
         first, lines = said
@@ -68,8 +71,19 @@ def _step_of(worker: Worker) -> int:
     return 0 if scheduler is None else int(scheduler.last_epoch) + 1
 
 
-def _any(mine: object) -> bool:
-    return any(_gathered(bool(mine)))
+def _said_why_not(worker: Worker) -> bool:
+    """Tell whether this job's layers cannot be compared, and report the reason."""
+    settings, kind = worker.config.rollout, getattr(worker.actor_model_config, "model_type", "")
+    why = ""
+    if not hasattr(worker.rollout, "engine"):
+        why = f"the engine {settings.name} in mode {settings.mode} cannot be recorded within a job"
+    elif kind not in SUPPORTED:
+        why = f"expected a model of type {', '.join(SUPPORTED)}; found {kind}"
+    elif worker._is_lora:
+        why = "the trainer has a LoRA adapter"
+    if why and dist.get_rank() == 0:
+        report(f"layers are not compared: {why}")
+    return bool(why)
 
 
 def _gathered(mine: object) -> list[Any]:
