@@ -92,7 +92,7 @@ COMPARE_LAYERS = Number(
     unit="",
     default="0",
     least=0,
-    most=1e9,
+    most=1e5,
     whole=True,
 )
 OLD_ANSWERS = Choice(
