@@ -48,21 +48,30 @@ async def compare_before_training(
         done = await original(worker)
         setattr(worker, _STATE, (compared, time.monotonic()))
         return done
-    mine = _record_engine(worker, engine) if engine is not None else None
+    mine = _tried(step, _record_engine, worker, engine) if engine is not None else None
     spent = time.monotonic() - began
     done = await original(worker)
     again = time.monotonic()
     # A new model gets random weights first.
     with torch.random.fork_rng(devices=[]):
-        said = _compare(worker, step, mine)
+        said = _tried(step, _compare, worker, step, mine)
     spent += time.monotonic() - again
     if said is not None:
         first, lines = said
         share = spent / (began - ended) if ended else 0.0
-        cost = f"Compared in {spent:.1f} s: {share:.0%} of this step, and {share / every:.1%} with every {every}th"
+        cost = f"Compared in {spent:.1f} s, {share:.0%} of this step; at N={every}, {share / every:.1%} of all steps"
         (warn if first else report)(f"layers of step {step}: {'. '.join([*lines, cost])}")
     setattr(worker, _STATE, (step, time.monotonic()))
     return done
+
+
+def _tried(step: int, function: Callable[..., Any], *given: object) -> Any:
+    """Call a function. If it fails, warn and return None, because a comparison must not end a training."""
+    try:
+        return function(*given)
+    except Exception as error:
+        warn(f"layers of step {step} are not compared: {type(error).__name__}: {error}")
+        return None
 
 
 def _step_of(worker: Worker) -> int:
@@ -102,7 +111,9 @@ def _record_engine(worker: Worker, engine: Any) -> Recording:
 def _compare(worker: Worker, step: int, engine: Recording | None) -> tuple[object, Sequence[str]] | None:
     """Compare this rank's recordings. Return the first bad operator and the result as text on the rank that judges."""
     batches = _gathered(engine and engine.batch)
-    batch = next(each for each in (batches[dist.get_rank()], *batches) if each is not None)
+    batch = next((each for each in (batches[dist.get_rank()], *batches) if each is not None), None)
+    if batch is None:
+        return None
     trainer = _record_trainer(worker, batch)
     apart = -1.0
     if engine is not None:
