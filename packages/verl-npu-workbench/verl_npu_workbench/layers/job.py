@@ -18,6 +18,7 @@ import torch.distributed as dist
 from verl_npu import environment
 from verl_npu.reporting import report, warn
 
+from ..simulation.rollout import NAME
 from ..simulation.rollout.model import build, text_settings
 from ..simulation.rollout.weights import Weights
 from .causes import Sampling
@@ -84,7 +85,7 @@ def _said_why_not(worker: Worker) -> bool:
     """Tell whether this job's layers cannot be compared, and report the reason."""
     settings, kind = worker.config.rollout, getattr(worker.actor_model_config, "model_type", "")
     why = ""
-    if not hasattr(worker.rollout, "engine"):
+    if settings.name != NAME or not hasattr(worker.rollout, "engine"):
         why = f"the engine {settings.name} in mode {settings.mode} cannot be recorded within a job"
     elif kind not in SUPPORTED:
         why = f"expected a model of type {', '.join(SUPPORTED)}; found {kind}"
