@@ -8,7 +8,8 @@ from typing import Any
 
 from verl_npu import environment
 from verl_npu.features import Contribution
-from verl_npu.registry import Defines, Feature, Never
+from verl_npu.registry.patch import Feature
+from verl_npu.registry.source.probe import Defines, Never
 
 _MODE = "verl.workers.fsdp_workers:ActorRolloutRefWorker.trainer_mode"
 layers = Feature("layers", "The rollout engine computes the same values as the trainer.")
