@@ -83,6 +83,18 @@ WEIGHT_SYNC_CHECK = Choice(
     ("none", "checksums", "engine"),
     default="none",
 )
+COMPARE_LAYERS = Number(
+    "VERL_NPU_COMPARE_LAYERS",
+    _(
+        "N: the layers of the trainer and of the rollout engine are compared on the first step and on every N-th one; "
+        "0: never; see docs/watch-and-compare.md"
+    ),
+    unit="",
+    default="0",
+    least=0,
+    most=1e5,
+    whole=True,
+)
 OLD_ANSWERS = Choice(
     "VERL_NPU_OLD_ANSWERS",
     _("whether a rollout server that answers with old weights causes a warning or an error that ends the job"),

@@ -34,6 +34,7 @@ RESULT: dict[str, Any] = {
         "trainer": {"dtype": "bfloat16", "operators": [], "streams": STREAMS},
         "engine": {"dtype": "bfloat16", "operators": [OPERATOR], "streams": STREAMS},
     },
+    "margin": 4.0,
     "not_shown": ["captured graphs"],
 }
 
@@ -64,6 +65,13 @@ def test_the_first_lines_name_the_operator_and_its_cause(run: Run, script: Path)
 def test_its_json_has_all_operators(run: Run, script: Path) -> None:
     _status, output = run("compare", "--json", "--layers", str(script))
     assert json.loads(output)["sides"]["engine"]["operators"] == [OPERATOR]
+
+
+def test_its_picture_shows_the_error_by_layer(run: Run, script: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    status, _output = run("compare", "--layers", str(script), "--png", str(tmp_path / "x.png"))
+    assert status == 1
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

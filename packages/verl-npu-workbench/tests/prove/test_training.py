@@ -7,16 +7,19 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from verl_npu_workbench.prove.record import Recorder, Wrong
+from verl_npu_workbench.prove.record import NotPossible, Recorder, Wrong
 from verl_npu_workbench.prove.stages import training
 from verl_npu_workbench.prove.stages.setup import Setup
 from verl_npu_workbench.rehearse.training import Run
 from verl_npu_workbench.sandbox import Ended
 
 from verl_npu.cli import main as command
+from verl_npu.errors import RolloutError
 
 GIB = 1 << 30
 
@@ -71,6 +74,31 @@ def test_memory_that_the_plan_did_not_know_of_is_wrong(setup: Setup) -> None:
 
 def test_without_a_plan_a_training_is_judged_alone(setup: Setup) -> None:
     assert training._beside(setup, "grpo", judged(run(1.0, 1.0))) == "there is no plan to compare with"
+
+
+def test_layers_that_differ_by_more_than_rounding_are_wrong(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = {"tokens": 36, "k1": 0.0, "k3": 0.5, "mean_difference": 0.0, "max_difference": 0.0}
+    result: dict[str, Any] = {"engine": "vllm 1", "trainer": "transformers", "cause": None, "remaining": None}
+    result |= {"first": None, "numbers": apart | {"beyond": 0.0, "effective": 1.0}}
+    monkeypatch.setattr(training, "compare_layers", lambda *given: result)
+    made: Any = SimpleNamespace(settings=None)
+    text, figures = training._layers(setup, made)
+    assert text.startswith("vllm 1, transformers: No operator differs by more than rounding. kl 0.00e+00 (k1)")
+    assert figures["k3 of engine and trainer"] == 0.5
+    operator = {"side": "engine", "operator": "norm", "verdict": "different", "error": 0.1, "rounding": 0.01}
+    monkeypatch.setitem(result, "first", operator)
+    with pytest.raises(Wrong, match="engine, norm: different"):
+        training._layers(setup, made)
+
+
+def test_layers_of_an_unknown_model_are_not_compared(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object) -> None:
+        raise RolloutError(subject="the model type x", found="another type", fix="none")
+
+    monkeypatch.setattr(training, "compare_layers", refuse)
+    made: Any = SimpleNamespace(settings=None)
+    with pytest.raises(NotPossible, match="the model type x"):
+        training._layers(setup, made)
 
 
 def planned(setup: Setup, most: float) -> None:

@@ -29,6 +29,7 @@ from ..comparison.page import describe_common, describe_side, draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..jobs.job import compose
+from ..layers.picture import draw as draw_layers
 from ..layers.running import compare_layers, lines_of
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
@@ -87,7 +88,10 @@ _SHOWN = 10
 @click.option("--architecture", default="", help="With --layers: the model's type, if its path does not tell it.")
 @json_option()
 @click.option(
-    "--png", metavar="FILE", type=click.Path(path_type=Path), help="Save a plot of the curves to this PNG file."
+    "--png",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Save a plot of the curves, or with --layers of the error by layer, to this PNG file.",
 )
 @html_option
 def compare(
@@ -125,17 +129,17 @@ def compare(
     Exit status: 0 within the limits, or the model is equal, 1 outside the limits, or the model or an operator differs,
     2 the logs do not show enough, or a log or a checkpoint cannot be read.
     """
-    of_logs = ("baseline", "standards", "png", "html")
+    of_logs = ("baseline", "standards", "html")
     of_layers = ("verl", "unconfined", "architecture")
     if script is not None:
         refuse_ignored("--layers", *of_logs, "list_baselines", "merged", "npu_log", "reference_log")
-        sys.exit(_compare_layers(script, verl, unconfined, architecture, as_json))
+        sys.exit(_compare_layers(script, verl, unconfined, architecture, as_json, png))
     refuse_ignored(_("a comparison without --layers"), *of_layers)
     if merged is not None:
-        refuse_ignored("--merged", *of_logs, "list_baselines")
+        refuse_ignored("--merged", *of_logs, "png", "list_baselines")
         sys.exit(_compare_merged(merged, npu_log, reference_log, as_json))
     if list_baselines:
-        refuse_ignored("--list-baselines", *of_logs)
+        refuse_ignored("--list-baselines", *of_logs, "png")
         _print_baselines(as_json)
         return
     npu, reference = _sides(npu_log, reference_log, baseline)
@@ -160,12 +164,18 @@ def compare(
     sys.exit(_STATUS[made.outcome])
 
 
-def _compare_layers(script: Path, verl: Path | None, unconfined: bool, architecture: str, as_json: bool) -> Status:
+def _compare_layers(
+    script: Path, verl: Path | None, unconfined: bool, architecture: str, as_json: bool, png: Path | None
+) -> Status:
+    if png:
+        need("matplotlib", "--png")
     say_unconfined(unconfined)
     trainer, tree, _name = asked_trainer("compare --layers", script, (), verl, unconfined)
     job = compose(trainer, tree, unconfined)
     models = Path(tempfile.gettempdir(), f"verl-npu-models-{os.getuid()}")
     result = compare_layers(job.settings, models, architecture)
+    if png:
+        draw_layers(result, png)
     if as_json:
         click.echo(json.dumps(result, indent=2))
     else:

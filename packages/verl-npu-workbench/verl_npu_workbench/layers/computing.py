@@ -88,23 +88,21 @@ def generated(model: Any, prompts: list[list[int]], new: int, temperature: float
     """Record a private copy of a transformers model that answers with a cache, token by token."""
     own_modules(model)
     recorder, tokens = Recorder(), [list(prompt) for prompt in prompts]
+    device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad(), recorded(model, recorder):
         for row, answer in enumerate(tokens):
             cache, begin = None, 0
             for _ in range(new):
                 recorder.begin([(row, at) for at in range(begin, len(answer))])
-                made = model(input_ids=torch.tensor([answer[begin:]]), past_key_values=cache, use_cache=True)
+                ids = torch.tensor([answer[begin:]], device=device)
+                made = model(input_ids=ids, past_key_values=cache, use_cache=True)
                 cache, begin = made.past_key_values, len(answer)
-                chances = (made.logits[0, -1].float() / temperature).softmax(-1) if temperature else None
-                token = (
-                    made.logits[0, -1].argmax()
-                    if chances is None
-                    else torch.multinomial(chances, 1, generator=generator)[0]
-                )
+                logits = made.logits[0].cpu()
+                chances = (logits[-1].float() / temperature).softmax(-1) if temperature else None
+                token = logits[-1].argmax() if chances is None else chances.multinomial(1, generator=generator)[0]
                 answer.append(int(token))
-                following = torch.tensor(answer[1:][-made.logits.shape[1] :])
-                recorder.add(LOGPROBS, chosen(made.logits[0], following, temperature or 1.0))
+                recorder.add(LOGPROBS, chosen(logits, torch.tensor(answer[1:][-len(logits) :]), temperature or 1.0))
     batch = Batch(tuple(map(tuple, tokens)), tuple(map(len, prompts)))
     return recorder.recording(batch, model.dtype, weights_of(model))
 

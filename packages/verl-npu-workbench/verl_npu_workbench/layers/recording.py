@@ -83,8 +83,13 @@ def prefix_of(model: Any) -> str:
     """Return the path of the decoder in a language model, which has the embedding and the layers."""
     for name, module in model.named_modules():
         if all(hasattr(module, part) for part in ("layers", "embed_tokens", "norm")):
-            return f"{name}." if name else ""
+            return _plain(f"{name}." if name else "")
     raise LookupError(f"{type(model).__name__} has no decoder with embed_tokens, layers and norm")
+
+
+def _plain(path: str) -> str:
+    """Return the path of a module without the names that FSDP adds."""
+    return path.replace("_fsdp_wrapped_module.", "")
 
 
 class Recorder:
@@ -140,7 +145,7 @@ def recorded(model: Any, recorder: Recorder) -> Iterator[None]:
     prefix = prefix_of(model)
     with ExitStack() as stack:
         for path, module in model.named_modules():
-            name = path.removeprefix(prefix) if path.startswith(prefix) else path
+            name = _plain(path).removeprefix(prefix)
             if _RECORDED.fullmatch(name):
                 _watch(stack, recorder, name, module)
         stack.enter_context(_attention(model, prefix, recorder))
@@ -202,7 +207,7 @@ def _siblings(name: str, parts: Iterable[str]) -> list[str]:
 @contextmanager
 def _attention(model: Any, prefix: str, recorder: Recorder) -> Iterator[None]:
     """Record the queries, keys, values, and outputs of transformers' attention functions."""
-    names = {id(module): path.removeprefix(prefix) for path, module in model.named_modules()}
+    names = {id(module): _plain(path).removeprefix(prefix) for path, module in model.named_modules()}
 
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
         def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:

@@ -25,7 +25,7 @@ from ..rehearse.preparation import chosen_architecture, small_model_of
 from . import ASK, RESULT
 
 _LENGTHS, _NEW, _LONGEST = (7, 20, 100), 12, 256
-_SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -69,10 +69,10 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
 
 
 def _check_supported(kind: str) -> None:
-    if kind not in _SUPPORTED:
+    if kind not in SUPPORTED:
         raise RolloutError(
             subject=_("the model type {kind}").format(kind=kind),
-            expected=_("one of ") + _(", ").join(_SUPPORTED),
+            expected=_("one of ") + _(", ").join(SUPPORTED),
             found=_("a type whose operators are not known"),
             fix=_("compare a script of one of these models"),
         )

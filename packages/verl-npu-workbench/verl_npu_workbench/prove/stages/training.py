@@ -24,7 +24,9 @@ from ...extras import is_installed
 from ...jobs.capture import capture, tree_of
 from ...jobs.job import compose
 from ...jobs.keys import ENGINE, NPUS
+from ...jobs.settings import Settings
 from ...jobs.trainer import Trainer, trainer_of, trainer_of_command, with_secrets
+from ...layers.running import compare_layers, lines_of
 from ...processes import own_python
 from ...rehearse.outcome import Kind, judge
 from ...rehearse.preparation import Request
@@ -93,6 +95,7 @@ _MEANINGS = {
     "one_step_off": "a job whose rollout has NPUs of its own does not train on these NPUs",
     "recipe": "your own script does not train on these NPUs",
 }
+_OTHER_VALUES = "the model that answers would not be the model that is trained"
 _NO_PLAN = "it would be unknown whether a job fits before it runs"
 
 
@@ -102,6 +105,8 @@ class _Training:
 
     trainer: Trainer
     """The trainer, as it is in the script."""
+    settings: Settings
+    """The script's settings."""
     tree: Path
     folder: Path
     command: Sequence[str]
@@ -125,6 +130,8 @@ def _tried(setup: Setup, name: str, made: Callable[[], _Training]) -> None:
     training = cache(partial(_said, made))
     setup.record.check(f"plan of {name}", lambda: _planned(setup, name, training()), _NO_PLAN)
     setup.record.check(name, lambda: _run(setup, name, training()), _MEANINGS[name])
+    if name != "one_step_off":  # it has the same model and the same engine
+        setup.record.check(f"layers of {name}", lambda: _layers(setup, training()), _OTHER_VALUES)
 
 
 def _said(made: Callable[[], _Training]) -> _Training:
@@ -148,6 +155,7 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
         raise NotPossible("no rollout engine for these NPUs is installed; install vllm with vllm-ascend")
     return _Training(
         trainer=job.trainer,
+        settings=job.settings,
         tree=folder,
         folder=scaled.folder,
         command=scaled.command,
@@ -171,6 +179,7 @@ def _from_script(setup: Setup, script: Path, arguments: Sequence[str]) -> _Train
     npus = settings.whole(NPUS, 1)
     return _Training(
         trainer=trainer,
+        settings=settings,
         tree=tree,
         folder=folder,
         command=command_of(trainer, changes, npus, trainer.options),
@@ -219,6 +228,22 @@ def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[st
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+# Trainer and engine.
+
+
+def _layers(setup: Setup, training: _Training) -> tuple[str, dict[str, float]]:
+    """Compare what the training's engine and trainer compute, layer by layer."""
+    try:
+        result = compare_layers(training.settings, setup.scratch)
+    except VerlNpuError as error:
+        raise NotPossible(str(error)) from error
+    figures = {f"{name} of engine and trainer": float(value) for name, value in (result["numbers"] or {}).items()}
+    said = " ".join(lines_of(result))
+    if result["first"]:
+        raise Wrong(said, "no operator that differs by more than rounding", figures)
+    return f"{result['engine']}, {result['trainer']}: {said}", figures
 
 
 # The run.

@@ -34,9 +34,9 @@ class Answering:
         self._config = config
         self._mesh = mesh
         own = place(config, rank)
-        self._engine: Engine | None = engine_of(config, model_config, own) if own.leads else None
+        self.engine: Engine | None = engine_of(config, model_config, own) if own.leads else None
         self._pad_token_id = int(model_config.tokenizer.pad_token_id)
-        self.weights: Weights = checker_of(config, model_config) if self._engine is None else self._engine.weights
+        self.weights: Weights = checker_of(config, model_config) if self.engine is None else self.engine.weights
         # verl collects garbage three times a step to return device memory. With the half million objects of the loaded
         # libraries, this takes most of a small step on one CPU core, so exclude the objects that exist by now.
         gc.collect()
@@ -59,8 +59,8 @@ class Answering:
         responses = ids.new_empty((ids.shape[0], length))
         with_log_probs = bool(self._config.calculate_log_probs)
         log_probs = torch.empty(responses.shape, dtype=torch.float32, device=ids.device) if with_log_probs else None
-        if self._engine is not None:
-            answers = self._engine.generate(
+        if self.engine is not None:
+            answers = self.engine.generate(
                 _read(prompts),
                 length,
                 None if self._config.ignore_eos else eos,

@@ -78,14 +78,16 @@ class Engine:
         self.device = torch.device("npu", torch.npu.current_device())
         self._config = config
         self._path = path
-        self._model = build(config, getattr(torch, dtype), path).to(self.device)
-        self.weights = Weights(self._model, text_settings(config))
+        self.model = build(config, getattr(torch, dtype), path).to(self.device)
+        self.answered: Sequence[Prompt] = ()
+        """The prompts of the last batch."""
+        self.weights = Weights(self.model, text_settings(config))
         self._pad_token_id = pad_token_id
-        self._prompts = Prompts(processor, pad_token_id, self._model)
+        self._prompts = Prompts(processor, pad_token_id, self.model)
 
     def load(self, path: str) -> None:
         """Load a checkpoint's weights, like an engine whose `load_format` is not `dummy`."""
-        found = load(self._config, self._model.dtype, path)
+        found = load(self._config, self.model.dtype, path)
         self.weights.take(found.state_dict().items())
         self.weights.complete()
 
@@ -109,6 +111,7 @@ class Engine:
                 found="no weights since it started or last released them",
                 fix="call update_weights first",
             )
+        self.answered = prompts
         config = GenerationConfig(
             max_new_tokens=length,
             eos_token_id=eos,
@@ -126,7 +129,7 @@ class Engine:
             return torch.full((len(ids),), cut is not None and cut.is_set(), device=ids.device)
 
         with torch.no_grad():
-            result = self._model.generate(
+            result = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=config,

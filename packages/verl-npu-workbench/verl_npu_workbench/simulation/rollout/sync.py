@@ -25,6 +25,8 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         rank = int(os.environ.get("RANK", "0"))
         self._answering = Answering(self.config, self.model_config, device_mesh, rank)
         self._weights = self._answering.weights
+        self.engine = self._answering.engine
+        """The engine; None if another rank of the replica has it."""
 
     async def resume(self, tags: list[str]) -> None:
         """Do nothing: this engine never frees its memory."""

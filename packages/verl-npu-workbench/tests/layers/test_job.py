@@ -1,0 +1,51 @@
+"""The comparison within a job: its steps, and the jobs in which it is not made."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+from verl_npu_workbench.layers import job
+
+ENGINE = SimpleNamespace(engine=None)
+
+
+def worker(rollout: object = ENGINE, name: str = "virtual", kind: str = "qwen2", lora: bool = False) -> Any:
+    return SimpleNamespace(
+        rollout=rollout,
+        config=SimpleNamespace(rollout=SimpleNamespace(name=name, mode="sync")),
+        actor_model_config=SimpleNamespace(model_type=kind),
+        _is_lora=lora,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (worker(), ""),
+        (worker(name="vllm"), "the engine vllm in mode sync cannot be recorded within a job"),
+        (worker(rollout=object()), "the engine virtual in mode sync cannot be recorded within a job"),
+        (worker(kind="gemma"), "expected a model of type qwen2, qwen3, qwen3_moe, deepseek_v3; found gemma"),
+        (worker(lora=True), "the trainer has a LoRA adapter"),
+    ],
+)
+def test_a_line_says_why_layers_are_not_compared(given: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(job, "report", lines.append)
+    monkeypatch.setattr(job.dist, "get_rank", lambda: 0)
+    assert job._said_why_not(given) == bool(said)
+    assert lines == ([f"layers are not compared: {said}"] if said else [])
+
+
+def test_the_step_follows_from_the_updates() -> None:
+    assert job._step_of(SimpleNamespace(actor_lr_scheduler=SimpleNamespace(last_epoch=19))) == 20
+
+
+def test_a_comparison_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(job, "warn", lines.append)
+    assert job._tried(3, int, "x") is None
+    assert lines[0].startswith("layers of step 3 are not compared: ValueError: invalid literal")
