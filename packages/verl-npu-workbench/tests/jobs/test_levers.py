@@ -55,6 +55,7 @@ ADVISED = {
     "binding that the script turns off": (script({BINDING: False}), "cpu-binding", f"set {BINDING}=True"),
     "binding that the engine leaves off": (script(pin="v0.7.1"), "cpu-binding", f"set ++{BINDING}=True"),
     "asynchrony": (script(SYNC, sources=V1), "asynchrony", "parameter_sync_step=4 "),
+    "asynchrony, with verl's name for HCCL": (script(SYNC, sources=V1), "asynchrony", "engine.backend='nccl'"),
     "a forced format": (script(exports={NZ: "2"}), "forced-nz", f"remove {NZ}"),
     "a forced format in the engine's configuration": (
         script({f"{VLLM}.additional_config.weight_nz_mode": 2}),

@@ -92,7 +92,8 @@ def _asynchrony(script: Script) -> Answer:
         SYNC_STEP: batch // mini_batch,
         f"{ROLLOUT}.nnodes": 1,
         f"{ROLLOUT}.n_gpus_per_node": settings.whole(NPUS),
-        f"{ROLLOUT}.checkpoint_engine.backend": "hccl",
+        # verl registers its HCCL engine by this name, too.
+        f"{ROLLOUT}.checkpoint_engine.backend": "nccl",
     }
     return ({MODE: "sync"}, change) if batch and batch % mini_batch == 0 else None
 
