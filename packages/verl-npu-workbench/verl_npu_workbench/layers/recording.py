@@ -83,17 +83,27 @@ def prefix_of(model: Any) -> str:
     """Return the path of the decoder in a language model, which has the embedding and the layers."""
     for name, module in model.named_modules():
         if all(hasattr(module, part) for part in ("layers", "embed_tokens", "norm")):
-            return f"{name}." if name else ""
+            return _plain(f"{name}." if name else "")
     raise LookupError(f"{type(model).__name__} has no decoder with embed_tokens, layers and norm")
+
+
+def _plain(path: str) -> str:
+    """Return the path of a module without the names that FSDP adds."""
+    return path.replace("_fsdp_wrapped_module.", "")
 
 
 class Recorder:
     """Collects values over several forward passes, whose rows may come in any order."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, list[tuple[Sequence[Place | None], torch.Tensor]]] = defaultdict(list)
+        self.taken: dict[str, list[tuple[Sequence[Place | None], torch.Tensor]]] = defaultdict(list)
         self._places: Sequence[Place | None] = ()
         self._heads: Sequence[Place | None] = ()
+
+    def include(self, taken: Mapping[str, list[tuple[Sequence[Place | None], torch.Tensor]]]) -> None:
+        """Add what another process recorded."""
+        for name, each in taken.items():
+            self.taken[name] += each
 
     def begin(self, places: Sequence[Place | None], heads: Sequence[Place | None] | None = None) -> None:
         """Set the places of the rows in the next forward pass. None marks padding.
@@ -116,7 +126,7 @@ class Recorder:
             return
         # Engines change tensors in place later.
         rows = value.detach().reshape(lead, -1)[: len(places)].to("cpu", copy=True)
-        self._taken[name].append((places, rows))
+        self.taken[name].append((places, rows))
 
     def recording(
         self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
@@ -124,7 +134,7 @@ class Recorder:
         """Return the values that were recorded for all places. For the head and the log-probabilities, the places of
         answers are enough."""
         values = {}
-        for name, taken in self._taken.items():
+        for name, taken in self.taken.items():
             wanted = batch.answers() if name.startswith((HEAD, LOGPROBS)) else batch.places()
             stacked = torch.cat([rows for _, rows in taken])
             # A preempted request is computed twice.
@@ -140,7 +150,7 @@ def recorded(model: Any, recorder: Recorder) -> Iterator[None]:
     prefix = prefix_of(model)
     with ExitStack() as stack:
         for path, module in model.named_modules():
-            name = path.removeprefix(prefix) if path.startswith(prefix) else path
+            name = _plain(path).removeprefix(prefix)
             if _RECORDED.fullmatch(name):
                 _watch(stack, recorder, name, module)
         stack.enter_context(_attention(model, prefix, recorder))
@@ -202,7 +212,7 @@ def _siblings(name: str, parts: Iterable[str]) -> list[str]:
 @contextmanager
 def _attention(model: Any, prefix: str, recorder: Recorder) -> Iterator[None]:
     """Record the queries, keys, values, and outputs of transformers' attention functions."""
-    names = {id(module): path.removeprefix(prefix) for path, module in model.named_modules()}
+    names = {id(module): _plain(path).removeprefix(prefix) for path, module in model.named_modules()}
 
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
         def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:
