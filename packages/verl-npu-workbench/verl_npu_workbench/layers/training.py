@@ -98,7 +98,7 @@ def main(folder: Path) -> None:
         sent, held = asked["weights"].get(name), weight.detach().cpu().to(dtype)
         if sent and digest_of(held) != sent[0]:
             weights[name] = held
-    torch.save({"taken": recorder.taken, "weights": weights if rank == 0 else {}}, folder / f"trainer-{rank}.pt")
+    torch.save({"taken": dict(recorder.taken), "weights": weights if rank == 0 else {}}, folder / f"trainer-{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
