@@ -1,5 +1,5 @@
 """KIND DTYPE STRATEGY ULYSSES FAULT FOLDER: the layers of verl's own FSDP engine on two virtual NPUs beside
-transformers', which answers with a cache; prints one line of JSON. FAULT is none, or weight: the trainer's is stale."""
+transformers', which answers with a cache; prints one line of JSON. FAULT is none, or weight, a stale one."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
 
     It is the script's own if this verl has it, or else transformers with the attention that is asked for, or sdpa.
     """
-    notes, attention = [], asked["attention"]
+    notes, attention = list[str](), asked["attention"]
     device = "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
     if training.supported(asked):
         said = f"verl's engine {asked['trainer']['strategy']} on {asked['trainer']['ranks']} ranks"

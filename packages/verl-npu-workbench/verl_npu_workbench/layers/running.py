@@ -100,7 +100,9 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         parallel = 1
     if not settings.truth(f"{ROLLOUT}.enforce_eager"):
         notes.append(_("captured graphs: the engine runs in eager mode, because modules in graphs cannot be recorded"))
-    notes.append(_("FSDP, Megatron, and sequence parallelism of the trainer: one NPU holds its whole model"))
+    strategy = settings.text(STRATEGY) or "fsdp"
+    if not strategy.startswith("fsdp"):
+        notes.append(_("the trainer {strategy}: transformers computes on one NPU").format(strategy=strategy))
     mode = settings.text(f"{ROLLOUT}.logprobs_mode")
     engine = {
         "model": str(path),
@@ -121,7 +123,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "prompts": [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS],
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
         "trainer": {
-            "strategy": settings.text(STRATEGY) or "fsdp",
+            "strategy": strategy,
             "ranks": npus,
             "ulysses": min(npus, max(1, settings.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1))),
             "remove_padding": settings.truth(PACKED) or settings.get(PACKED) is None,

@@ -16,7 +16,7 @@ from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from ..processes import own_python
 from . import ASK
-from .recording import LOGPROBS, Batch, Recorder, Recording, prefix_of, recorded
+from .recording import LOGPROBS, Batch, Place, Recorder, Recording, prefix_of, recorded
 
 _ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 BATCH = "batch.json"
@@ -52,8 +52,8 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
 
 def main(folder: Path) -> None:
     """Compute this rank's rows, and write them into the folder."""
-    from verl.utils import tensordict_utils  # type: ignore[import-untyped]
-    from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device  # type: ignore[import-untyped]
+    from verl.utils import tensordict_utils
+    from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device
 
     asked, given = (json.loads((folder / name).read_text()) for name in (ASK, BATCH))
     rank, ranks, parallel = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), asked["trainer"]["ulysses"]
@@ -84,7 +84,7 @@ def main(folder: Path) -> None:
         },
     )
     recorder, length = Recorder(), -(-len(packed) // parallel)
-    own = packed[rank % parallel * length :][:length] if parallel > 1 else packed
+    own: list[Place | None] = [*packed[rank % parallel * length :][:length]]
     if not asked["trainer"]["remove_padding"]:
         longest = max(map(len, tokens))
         own = [(row, at) if at < len(given["tokens"][row]) else None for row in rows for at in range(longest)]
@@ -104,9 +104,9 @@ def main(folder: Path) -> None:
 
 def _engine(asked: dict[str, Any]) -> Any:
     """Return verl's engine with the model, as the trainer of a script has it."""
-    from verl.trainer.config import CheckpointConfig  # type: ignore[import-untyped]
-    from verl.workers import config  # type: ignore[import-untyped]
-    from verl.workers.engine import EngineRegistry  # type: ignore[import-untyped]
+    from verl.trainer.config import CheckpointConfig
+    from verl.workers import config
+    from verl.workers.engine import EngineRegistry
 
     trainer, dtype = asked["trainer"], asked["engine"]["dtype"]
     model = config.HFModelConfig(
