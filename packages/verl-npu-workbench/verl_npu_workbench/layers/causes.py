@@ -307,11 +307,6 @@ def _attention(search: _Search) -> Iterator[Cause]:
             lambda rows, places: causal(rows, places) & ((places[:, None] < at) | (places >= at)),
         ),
         (
-            Reason.CHUNKS,
-            f"chunks of {at} tokens do not see each other",
-            lambda rows, places: causal(rows, places) & (places[:, None] // at == places // at),
-        ),
-        (
             Reason.MASK,
             f"a window of {at} tokens",
             lambda rows, places: causal(rows, places) & (places[:, None] - places < at),
@@ -327,17 +322,8 @@ def _attention(search: _Search) -> Iterator[Cause]:
             if any(counts):
                 yield Cause(Reason.PADDING, said, _set("pads", (counts, token)))
     own = search.module.scaling
-    names = ("hidden_size", "head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_attention_heads")
-    sizes = {getattr(search.config, name, None) or 1 for name in names}
     measured = _minimum(lambda value: search.error(_of_all("self_attn", "scaling", value)), own)
-    known = sorted(
-        {own, *(size**-power for size in sizes for power in (0.5, 1.0))},
-        key=lambda each: abs(math.log(each / measured)),
-    )
-    for value in (*known[:2], measured):
-        if value != own:
-            edit = _of_all("self_attn", "scaling", value)
-            yield Cause(Reason.SCALE, f"{value:.4g} instead of {own:.4g}", edit)
+    yield Cause(Reason.SCALE, f"{measured:.4g} instead of {own:.4g}", _of_all("self_attn", "scaling", measured))
 
 
 # Weights.
