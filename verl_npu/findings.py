@@ -21,6 +21,8 @@ class Severity(enum.Enum):
     """How serious a finding is."""
 
     OK = "ok"
+    ADVICE = "advice"
+    """The job works, and a published measurement says that it can be faster."""
     WARNING = "warning"
     """The job may fail, or it differs from upstream's documents."""
     ERROR = "error"

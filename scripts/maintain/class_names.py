@@ -18,6 +18,10 @@ from pathlib import Path
 
 import verl_npu_workbench
 
+# The scripts are not an installed package.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain.section import options, rewrite
+
 __all__ = ["classes", "owned"]
 
 FILE = Path(verl_npu_workbench.__file__).with_name("diagnosis") / "classes.json"
@@ -56,9 +60,19 @@ def owned(folders: dict[str, list[Path]]) -> dict[str, list[str]]:
     }
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Write the names of the folders on the command line, or check them."""
+    parser = options(__doc__)
+    parser.add_argument("folders", nargs="+", metavar="OWNER=FOLDER", help="an owner, and a folder of its source")
+    asked = parser.parse_args()
     given: dict[str, list[Path]] = {}
-    for argument in sys.argv[1:]:
-        owner, _, folder = argument.partition("=")
+    for word in asked.folders:
+        owner, _, folder = word.partition("=")
+        if not Path(folder).is_dir():
+            parser.error(f"expected OWNER=FOLDER with a folder; found {word}")
         given.setdefault(owner, []).append(Path(folder))
-    FILE.write_text(json.dumps(owned(given), indent=0) + "\n", encoding="utf-8")
+    return rewrite({FILE: json.dumps(owned(given), indent=0) + "\n"}, asked.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -28,7 +28,7 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 def options(description: str | None) -> argparse.ArgumentParser:
     """Return the options of a program that makes pages."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; status 1 if a page is not up to date")
+    parser.add_argument("--check", action="store_true", help="change nothing; status 1 if a file is not up to date")
     return parser
 
 

@@ -1,6 +1,6 @@
 """Records upstream's own launch scripts for NPUs on several machines: their machines, and the command to start them.
 
-python scripts/maintain/several_machines.py v0.9.0=TREE verl-recipe@COMMIT=TREE…   record the scripts in these trees
+python scripts/maintain/several_machines.py v0.9.0=TREE verl-recipe@COMMIT=TREE…
 
 A script is for NPUs if its name or folder says so. Its numbers are read from its settings. The record is
 scripts/recipes/several_machines.json, and recipes_page.py makes a table of it.
@@ -19,6 +19,7 @@ from pathlib import Path
 # The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.recipe import RECIPES
+from maintain.section import options, rewrite
 
 __all__ = ["RECORD", "Script", "command", "read", "recorded", "rows", "scan"]
 
@@ -113,14 +114,18 @@ def command(script: Script, checkout: str = "PATH_OF_VERL_NPU") -> str:
 
 
 def main() -> int:
-    """Record the scripts of the trees on the command line."""
+    """Record the scripts of the trees on the command line, or check their record."""
+    parser = options(__doc__)
+    parser.add_argument("trees", nargs="+", metavar="REVISION=TREE", help="a revision, and a checkout of it")
+    asked = parser.parse_args()
     content = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
-    for word in sys.argv[1:]:
+    for word in asked.trees:
         revision, _, tree = word.partition("=")
+        if not Path(tree).is_dir():
+            parser.error(f"expected REVISION=TREE with a folder; found {word}")
         content[revision] = [dataclasses.asdict(script) for script in scan(Path(tree))]
         print(f"{revision}: {len(content[revision])} scripts")
-    RECORD.write_text(json.dumps(content, indent=1) + "\n")
-    return 0
+    return rewrite({RECORD: json.dumps(content, indent=1) + "\n"}, asked.check)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from virtual_ascend.testing import end_with_parent
+
 # The start of every rank's program. `meet()` joins the group, `sync()` syncs `tensors`, and `tell()` reports facts.
 START = """
 import json, os, signal, sys, time
@@ -107,6 +109,7 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            preexec_fn=end_with_parent,
         )
 
     def run(self, program: str, folder: Path, size: int = 2, timeout: float = 120, **changes: str) -> list[Ended]:
@@ -155,6 +158,7 @@ def _fork(job: dict[str, Any], rank: int) -> int:
     child = os.fork()
     if child:
         return child
+    end_with_parent()
     log = os.open(f"{job['folder']}/rank{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -13,7 +13,9 @@ NIGHTLY = pytest.mark.nightly("verl_npu/features/engine_sleep.py")
 
 PROGRAM = """
 import gc, json, sys, types, torch, torch_npu
-from verl_npu.features.engine_sleep import _names, changed_since_wake_up, keep_plain_tensors, restore_plain_tensors
+from verl_npu.features.engine_sleep import (
+    _names, changed_since_wake_up, forget_wake_up, keep_plain_tensors, restore_plain_tensors, unprotected
+)
 
 class Allocation:
     def __init__(self, tensor, tag): self.handle, self.tag = (0, tensor.untyped_storage().nbytes()), tag
@@ -27,6 +29,8 @@ class CaMemAllocator:
 class Dispatcher:
     def __init__(self):
         self.experts = torch.arange(4, dtype=torch.int32, device="npu")
+        self.scales = [each.detach() for each in torch.ones(4, device="npu").split(3)]
+        self.scales.append(torch.nn.Parameter(torch.ones(2, device="npu")))
 
 class Layer(torch.nn.Module):
     def __init__(self):
@@ -41,7 +45,14 @@ class Layer(torch.nn.Module):
 layer = Layer()
 held = layer.dispatcher
 plain = [held.experts, layer.mask, layer.weight.data]
-allocator = CaMemAllocator(weights_a=held.experts, weights_b=layer.mask, weights_c=layer.weight, kv_cache=layer.cache)
+allocator = CaMemAllocator(
+    weights_a=held.experts,
+    weights_b=layer.mask,
+    weights_c=layer.weight,
+    weights_d=held.scales[0],
+    weights_e=held.scales[2],
+    kv_cache=layer.cache,
+)
 sys.modules["vllm_ascend.device_allocator.camem"] = module = types.ModuleType("camem")
 module.CaMemAllocator = CaMemAllocator
 CaMemAllocator.instance = allocator
@@ -50,7 +61,7 @@ CaMemAllocator.instance = allocator
 def sleep(allocator, tags):
     if not allocator.mapped: raise SystemExit("it was read while it slept")
     allocator.mapped = False
-    for tensor in (held.experts, layer.mask, layer.weight, layer.cache, layer.outside):
+    for tensor in (held.experts, layer.mask, layer.weight, *held.scales, layer.cache, layer.outside):
         tensor.fill_(-7)
 
 def wake_up(allocator, tags):
@@ -60,16 +71,22 @@ FROZEN
 keep_plain_tensors(sleep, allocator, TAGS)
 for tags in WAKE:
     restore_plain_tensors(wake_up, allocator, tags)
-kept = [each.tensor for each in getattr(allocator, "_verl_npu_restored", ())]
+kept = [each.memory for each in getattr(allocator, "_verl_npu_restored", ())]
 names = _names(kept) if kept else []
-values = [held.experts.tolist(), layer.mask.flatten().tolist(), layer.weight.tolist(), layer.cache.tolist()]
+tensors = [held.experts, layer.mask.flatten(), layer.weight, layer.cache, *held.scales]
+values = [each.tolist() for each in tensors]
 unchanged = changed_since_wake_up()
 held.experts[0] = 9
-print("SAID " + json.dumps([sorted(names), values, unchanged, changed_since_wake_up(), gc.get_freeze_count() > 0]))
+changed = [*changed_since_wake_up()]
+forget_wake_up()
+forgotten = [*changed_since_wake_up()]
+frozen = gc.get_freeze_count() > 0
+type(allocator).sleep = lambda allocator, tags: None
+print("SAID " + json.dumps([sorted(names), values, [*unchanged], changed, forgotten, sorted(unprotected()), frozen]))
 """
-LOST = [[-7] * 4, [-7] * 4, [-7] * 3, [-7] * 5]
-BACK = [[0, 1, 2, 3], [1, 1, 1, 1], [-7] * 3, [-7] * 5]
-NAMES = ["Dispatcher.experts", "Layer.mask"]
+LOST = [[-7] * 4, [-7] * 4, [-7] * 3, [-7] * 5, [-7] * 3, [-7], [-7] * 2]
+BACK = [[0, 1, 2, 3], [1, 1, 1, 1], [-7] * 3, [-7] * 5, [1] * 3, [1], [1] * 2]
+NAMES = ["Dispatcher.experts", "Layer.mask", "a tensor of 16 bytes", "a tensor of 8 bytes"]
 
 
 def said(python: Run, tags: str = "()", wake: str = '[["weights"], ["kv_cache"]]', frozen: str = "") -> list[object]:
@@ -103,5 +120,9 @@ def test_they_are_found_among_frozen_objects_which_stay_frozen(python: Run) -> N
     assert (names, values, frozen) == (NAMES, BACK, True)
 
 
-def test_one_that_changes_after_the_wake_up_is_named(python: Run) -> None:
-    assert said(python)[2:4] == [[], ["Dispatcher.experts"]]
+def test_one_that_changes_after_the_wake_up_is_named_until_the_engine_computes(python: Run) -> None:
+    assert said(python)[2:5] == [[], ["Dispatcher.experts"], []]
+
+
+def test_they_are_named_where_nothing_keeps_them(python: Run) -> None:
+    assert said(python)[5] == NAMES

@@ -14,12 +14,12 @@ from .mutants import Kind, Mutant, Upstream
 
 __all__ = ["EDITS", "Edit"]
 
+
 NEEDED = (State.PENDING, State.DRIFTED)
 """The patch is still needed: native and absent would be false."""
 FITS = (State.PENDING,)
 DRIFTED = (State.DRIFTED,)
 NATIVE = (State.NATIVE,)
-ABSENT = (State.ABSENT,)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,6 @@ _ONE_STEP = "recipe/one_step_off_policy/ray_trainer.py"
 _SYNCHRONIZER = "recipe/fully_async_policy/param_sync.py"
 _ASYNC = ["weight_sync.make_fully_async_group_over_hccl"]
 _MEGATRON = "verl/workers/megatron_workers.py"
-_LM = "verl/workers/engine/mindspeed/transformer_impl.py"
 _REPATCHES = ["megatron.give_mindspeed_the_actors_or_refs_overrides"]
 _ENGINE = "verl/workers/engine_workers.py"
 _OFFLOAD = (
@@ -101,16 +100,11 @@ _SAVE = "verl/utils/checkpoint/megatron_checkpoint_manager.py"
 _SAVED = ["megatron.drop_save_options_unknown_to_mbridge"]
 _CONVERTER = "verl/models/mcore/config_converter.py"
 _FLAG = ["megatron.set_the_experimental_flag_of_an_older_megatron"]
-_SEND = '        assert self.rank <= 0, "Trainer workers other than rank 0 should not send weights."\n'
-_CONTIGUOUS = ["weight_sync.make_sent_weights_contiguous"]
 _FIRST = "        # broadcast tensor meta via zeromq PUB/SUB\n"
 _WAITS = ["weight_sync.limit_wait_for_bucket"]
 _NPU_PATCH = "verl/models/transformers/npu_patch.py"
 _BARRIER = "        signal = torch.tensor([1], dtype=torch.int8, device=torch.npu.current_device())\n"
 _CONNECTIONS = ["weight_sync.verify_checkpoint_engine_connections"]
-_HELPER = "\n\ndef _padding():\n    from flash_attn.bert_padding import pad_input, unpad_input\n\n"
-_HELPER += "    return pad_input, unpad_input\n\n\n"
-_RESPONSE_DEF = "def log_probs_from_logits_response_rmpad("
 
 EDITS = [
     # Which value reaches the argument.
@@ -134,25 +128,7 @@ EDITS = [
         NEEDED,
         (("class RayResourcePool(ResourcePool):\n", '{}    device = "cuda"\n\n'),),
     ),
-    Edit(
-        "the default device is written in two parts",
-        "v0.8.0",
-        _RAY,
-        _GROUPS,
-        _GROUPS.replace('"cuda"', '"cu" "da"'),
-        _PLACES,
-        FITS,
-    ),
     Edit("the default device is none", "v0.9.1", _RAY, _GROUPS, _GROUPS.replace('"cuda"', "None"), _PLACES, NATIVE),
-    Edit(
-        "the device is no parameter",
-        "v0.9.1",
-        _RAY,
-        _GROUPS,
-        _GROUPS.replace(', device_name="cuda"', ""),
-        _PLACES,
-        NATIVE,
-    ),
     Edit(
         "the resource has another name",
         "v0.9.1",
@@ -185,21 +161,6 @@ EDITS = [
         (("def load_valuehead_model(", '_ATTENTION = "flash_attention_2"\n\n\n{}'),),
     ),
     Edit(
-        "the constant is a local name",
-        "v0.9.1",
-        _MODEL,
-        _FLASH,
-        "attn_implementation=attention,",
-        _HEADS_CHOICE,
-        NEEDED,
-        (
-            (
-                "    from transformers import AutoModelForCausalLM, AutoModelForTokenClassification",
-                '    attention = "flash_attention_2"\n{}',
-            ),
-        ),
-    ),
-    Edit(
         "the constant is in a dictionary of options",
         "v0.9.1",
         _MODEL,
@@ -226,15 +187,6 @@ EDITS = [
         _TWICE,
         FITS,
         (("        if not do_sample:\n", "        repeats = self.config.n\n{}"),),
-    ),
-    Edit(
-        "the number is got by name",
-        "796871d7",
-        _HF,
-        _N,
-        '"num_return_sequences": getattr(self.config, "n", 1),',
-        _TWICE,
-        FITS,
     ),
     Edit(
         "the number is kept by the constructor",
@@ -268,25 +220,6 @@ EDITS = [
         _HCCL,
         _THREAD,
         "        self._task = asyncio.create_task(asyncio.to_thread(self._run))\n",
-        _CALLING,
-        DRIFTED,
-    ),
-    Edit(
-        "a thread of its own",
-        "v0.9.0",
-        _HCCL,
-        _THREAD,
-        "        self._task = threading.Thread(target=self._run)\n        self._task.start()\n",
-        _CALLING,
-        DRIFTED,
-    ),
-    Edit(
-        "the thread is started in a method",
-        "v0.9.0",
-        _HCCL,
-        _THREAD,
-        "        self._start()\n\n    def _start(self):\n        pool = ThreadPoolExecutor(1)\n"
-        "        self._task = asyncio.wrap_future(pool.submit(self._run))\n",
         _CALLING,
         DRIFTED,
     ),
@@ -328,31 +261,7 @@ EDITS = [
         _DROPS,
         FITS,
     ),
-    Edit(
-        "the communicator is destroyed by what a name stands for",
-        "v0.9.1",
-        _HCCL,
-        _DESTROY,
-        "drop = self.pyhccl.destroyComm\n                drop(self.pyhccl.comm)",
-        _DROPS,
-        FITS,
-    ),
     Edit("what destroys it is in another module", "v0.9.1", _HCCL, _DESTROY, "destroy(self.pyhccl)", _DROPS, DRIFTED),
-    Edit(
-        "weights are moved in a method",
-        "v0.7.1",
-        _ENGINE,
-        "        aggressive_empty_cache(force_sync=True)\n",
-        "        self._emptied()\n",
-        _STAYS,
-        FITS,
-        (
-            (
-                "    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)\n    async def update_weights(",
-                "    def _emptied(self):\n        aggressive_empty_cache(force_sync=True)\n\n{}",
-            ),
-        ),
-    ),
     Edit(
         "weights are moved if offloading is on",
         "v0.7.1",
@@ -363,28 +272,12 @@ EDITS = [
         _STAYS,
         NATIVE,
     ),
-    Edit(
-        "the group has another name",
-        "v0.7.0",
-        _GKD,
-        _GKD_GROUP,
-        "        make(\n",
-        _GKD_MADE,
-        FITS,
-        (
-            (
-                "        from ray.util.collective import collective\n",
-                "        from ray.util.collective.collective import create_collective_group as make\n",
-            ),
-        ),
-    ),
     # Words that do nothing.
     *(
         Edit(f"a line that {what}", pin, path, at, text + "{}", patches, states)
         for what, text in {
             "refuses npu": '        if self.device_name == "npu":\n            raise NotImplementedError("npu")\n',
             "logs npu": '        logger.info("npu")\n',
-            "says npu": '        "npu"\n',
             "never makes the group": "        if False:\n            self.actor_wg.create_weight_sync_group(1)\n",
         }.items()
         for pin, path, at, patches, states in [
@@ -404,30 +297,16 @@ EDITS = [
         for what, text in {
             "an error that is none": "    if len(seq_len_effective) == 0:\n        raise ValueError('no sequence')\n",
             "only the error": "    if max_token_len < max_seq_len:\n        raise ValueError('too long')\n",
-            "a loop that is none": "    while max_token_len < 0:\n        raise ValueError(max_token_len)\n",
-            "a handler": "    try:\n        int(max_token_len)\n    except ValueError:\n        pass\n",
         }.items()
     ),
     *(
         Edit(f"{what} of a device", "v0.9.1", _PPO, _RUN, text + "{}", _RUN_PPO, FITS)
         for what, text in {
             "a dead branch": "    if False:\n        auto_set_device(config)\n",
-            "another dead branch": "    while 0:\n        auto_set_device(config)\n",
             "a block for type checkers": "    if TYPE_CHECKING:\n        auto_set_device(config)\n",
             "a log line": "    logger.info('%s', auto_set_device)\n",
-            "a line that is not called": "    auto_set_device\n",
             "a function that nobody calls": "    def unused():\n        auto_set_device(config)\n",
         }.items()
-    ),
-    Edit(
-        "a dead constant guards a device",
-        "v0.9.1",
-        _PPO,
-        _RUN,
-        "    if _OLD:\n        auto_set_device(config)\n{}",
-        _RUN_PPO,
-        FITS,
-        (("def run_ppo(", "_OLD = False\n\n\n{}"),),
     ),
     Edit("the device is set", "v0.9.1", _PPO, _RUN, "    auto_set_device(config)\n{}", _RUN_PPO, NATIVE),
     Edit(
@@ -441,24 +320,6 @@ EDITS = [
         (("def run_ppo(", "def _prepare(config):\n    auto_set_device(config)\n\n\n{}"),),
     ),
     Edit(
-        "a log line of contiguous weights",
-        "v0.9.1",
-        _HCCL,
-        _SEND,
-        "{}        logger.info(f'{weights.contiguous()}')\n",
-        _CONTIGUOUS,
-        FITS,
-    ),
-    Edit(
-        "a dead line of contiguous weights",
-        "v0.9.1",
-        _HCCL,
-        _SEND,
-        "{}        if TYPE_CHECKING:\n            weights.contiguous()\n",
-        _CONTIGUOUS,
-        FITS,
-    ),
-    Edit(
         "a poll after the end",
         "v0.9.1",
         _HCCL,
@@ -469,15 +330,6 @@ EDITS = [
     ),
     Edit("a poll", "v0.9.1", _HCCL, _FIRST, "        self.socket.poll(1000)\n{}", _WAITS, NATIVE),
     Edit(
-        "a log line of offloading",
-        "v0.7.1",
-        _ENGINE,
-        _OFFLOAD,
-        "        logger.info(self.actor.engine.is_param_offload_enabled)\n{}",
-        _STAYS,
-        FITS,
-    ),
-    Edit(
         "a claim of offloading",
         "v0.7.1",
         _ENGINE,
@@ -485,16 +337,6 @@ EDITS = [
         "        assert self.actor.engine.is_param_offload_enabled\n{}",
         _STAYS,
         FITS,
-    ),
-    Edit(
-        "a disabled communicator is logged",
-        "v0.9.1",
-        _HCCL,
-        _BARRIER,
-        "        print(self.pyhccl.disabled)\n{}",
-        _CONNECTIONS,
-        FITS,
-        (("zmq.PUB", "zmq.XPUB"),),
     ),
     Edit(
         "a disabled communicator is an error, and nobody waits",
@@ -520,7 +362,6 @@ EDITS = [
         Edit(f"{what} of the value head", "v0.7.0", _INITIALIZER, _HEAD, text, _VALUE_HEAD, FITS)
         for what, text in {
             "a relative import": "from ..llama.megatron.layers.parallel_linear import LinearForLastLayer",
-            "an import of the module": "from verl.models.llama.megatron.layers import parallel_linear as layers",
             "an import by name": 'LinearForLastLayer = importlib.import_module("verl.models.llama.megatron.layers.'
             'parallel_linear").LinearForLastLayer',
         }.items()
@@ -529,7 +370,6 @@ EDITS = [
         Edit(f"{what} of the padding", "v0.9.1", path, old, text, patches, states)
         for what, text, states in [
             ("an import of the module", "    from flash_attn import bert_padding\n", FITS),
-            ("an import under another name", "    import flash_attn.bert_padding as padding\n", FITS),
             ("an import by name", '    padding = importlib.import_module("flash_attn.bert_padding")\n', FITS),
             ("a function elsewhere", "    from .padding import pad_input, unpad_input\n", DRIFTED),
             ("no import", "", DRIFTED),
@@ -552,16 +392,6 @@ EDITS = [
         ]
     ),
     Edit(
-        "a function that imports the padding",
-        "v0.9.1",
-        _TORCH,
-        _PADDING,
-        "    pad_input, unpad_input = _padding()\n",
-        _RESPONSE,
-        FITS,
-        ((_RESPONSE_DEF, _HELPER + "{}"),),
-    ),
-    Edit(
         "repatch under another name",
         "v0.7.0",
         _MEGATRON,
@@ -573,25 +403,6 @@ EDITS = [
             ("        if repatch is not None:", "        if _repatch is not None:"),
             ("            repatch(", "            _repatch("),
         ),
-    ),
-    Edit(
-        "repatch of a module",
-        "v0.7.0",
-        _MEGATRON,
-        "            repatch(",
-        "            transformer_impl.repatch(",
-        _REPATCHES,
-        FITS,
-    ),
-    Edit(
-        "the engine's repatch under another name",
-        "v0.7.0",
-        _LM,
-        "import repatch\n",
-        "import repatch as _repatch\n",
-        ["megatron.give_mindspeed_the_engines_overrides"],
-        FITS,
-        (("        repatch(", "        _repatch("),),
     ),
     Edit(
         "the flag of a module",

@@ -99,13 +99,11 @@ def _fine(name: str, patches: str | Sequence[str], *changes: Change) -> CallerEd
 _RAY = "verl/single_controller/ray/base.py"
 _RAY_INIT = "verl/single_controller/ray/__init__.py"
 _WORKER = "verl/single_controller/base/worker.py"
-_WORKER_INIT = "verl/single_controller/base/__init__.py"
 _DEVICE = "verl/utils/device.py"
 _PPO = "verl/trainer/main_ppo.py"
 _TRAINER = "verl/trainer/ppo/ray_trainer.py"
 _V1 = "verl/trainer/ppo/v1/trainer_base.py"
 _SFT = "verl/trainer/sft_trainer.py"
-_FSDP_SFT = "verl/trainer/fsdp_sft_trainer.py"
 _BALANCE = "verl/utils/seqlen_balancing.py"
 _ENGINE = "verl/workers/engine/utils.py"
 _FSDP = "verl/workers/fsdp_workers.py"
@@ -113,20 +111,12 @@ _FSDP_ENGINE = "verl/workers/engine/fsdp/transformer_impl.py"
 _FSDP_UTILS = "verl/workers/engine/fsdp/utils.py"
 _MEGATRON = "verl/workers/megatron_workers.py"
 _MEGATRON_ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
-_MINDSPEED = "verl/workers/engine/mindspeed/transformer_impl.py"
-_MERGER = "verl/model_merger/megatron_model_merger.py"
-_SAVE = "verl/utils/checkpoint/megatron_checkpoint_manager.py"
 _REGISTRY = "verl/models/mcore/registry.py"
-_CONVERTER = "verl/models/mcore/config_converter.py"
-_REPLAY = "verl/utils/megatron/router_replay_utils.py"
 _MONKEY = "verl/models/transformers/monkey_patch.py"
-_DENSE = "verl/models/transformers/dense_common.py"
-_OFFLOAD = "verl/utils/activation_offload.py"
 _LOSS = "verl/utils/kernel/linear_cross_entropy.py"
 _KERNELS = "verl/utils/kernel/kernels.py"
 _FUSED = "verl/models/mcore/model_forward_fused.py"
 _HCCL = "verl/checkpoint_engine/hccl_checkpoint_engine.py"
-_CHECKPOINT_INIT = "verl/checkpoint_engine/__init__.py"
 _CHECKPOINT = "verl/checkpoint_engine/base.py"
 _WORKERS = "verl/workers/engine_workers.py"
 _SERVER = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
@@ -134,10 +124,8 @@ _ADAPTER = "verl/workers/rollout/vllm_rollout/vllm_rollout.py"
 _EXTENSION = "verl/workers/rollout/vllm_rollout/utils.py"
 _BUCKETS = "verl/workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
 _LOOP = "verl/experimental/agent_loop/agent_loop.py"
-_ASYNC = "verl/experimental/fully_async_policy/fully_async_trainer.py"
 _SYNCHRONIZER = "recipe/fully_async_policy/param_sync.py"
 _ASYNC_WORKERS = "recipe/fully_async_policy/fsdp_workers.py"
-_SPIN = "recipe/spin/fsdp_workers.py"
 
 # Patches.
 _GROUP = "device.refuse_job_that_cannot_be_placed"
@@ -156,29 +144,22 @@ _SPLIT = "micro_batches.split_within_budget"
 _BUDGET = "micro_batches.keep_token_budget"
 _FORWARD = "fleet.forward_variables_to_workers"
 _TRACKING = "fleet.compare_processes_before_training"
-_FULLY = "fleet.compare_processes_before_fully_async_training"
 _PUBLISH = "fleet.publish_manifest_to_other_ranks"
 _HEAD = "attention.use_configured_attention_for_value_head"
 _EXPERTS = "fused_ops.keep_transformers_expert_blocks"
 _EXPERT = "fused_ops.keep_transformers_expert_block_in_qwen3_vl_moe"
 _OUTPUT = "fused_ops.gather_the_output_layer_of_dense_common"
-_ENTROPY = "fused_kernels.mend_the_fused_loss"
 _GRADIENT = "fused_kernels.fit_blocks_of_the_fused_loss_gradient"
 _RANGES = "fused_kernels.leave_out_missing_ranges"
 _FLAG = "megatron.set_the_experimental_flag_of_an_older_megatron"
 _ENGINES = "megatron.configure_each_engine_with_its_own_overrides"
-_WORKERS_OWN = "megatron.configure_each_worker_with_its_own_overrides"
-_FORMAT = "megatron.pass_torch_the_checkpoint_format"
-_MODEL = "megatron.let_the_converter_write_in_torchs_format"
 _PACK = "megatron.pack_latent_attention_through_mbridge_too"
-_POLL = "weight_sync.limit_wait_for_bucket"
 _CONTIGUOUS = "weight_sync.make_sent_weights_contiguous"
 _DROP = "weight_sync.drop_communicator_without_destroy"
 _SOCKET = "weight_sync.limit_wait_for_engine_worker"
 _TIMEOUT = "weight_sync.explain_engine_worker_timeout"
 _NOTE = "weight_sync.note_given_weights_for_proof"
 _ONCE = "weight_sync.process_weights_once_and_prove_them"
-_LOADER = "weight_sync.prepare_vllm_model_for_new_weights"
 _COLLECTIVE = "weight_sync.make_fully_async_group_over_hccl"
 _SYNC = "weight_sync.sync_fully_async_fsdp_weights_over_hccl"
 
@@ -202,15 +183,11 @@ _ROUNDS = "        num_micro_batches = roundup_divisible(num_micro_batches, num_
 _ARRANGES = "        micro_batches, batch_idx_list = rearrange_micro_batches(\n"
 _PREPARES = "    batch, batch_idx_list = rearrange_micro_batches(\n"
 _IMPORTS_ARRANGE = "from verl.utils.seqlen_balancing import rearrange_micro_batches, restore_dynamic_batch\n"
-_VALUE = "                from verl.utils.model import load_valuehead_model\n"
 _BACKENDS = "forward_with_torch_backend, forward_with_triton_backend"
 _TORCH_FORWARD = f"        from verl.models.transformers.dense_common import {_BACKENDS}\n"
 _TRL = "    if is_trl_available():\n"
 _BUILDS = "        self._build_tf_config()\n"
-_SENDER = "        sender = BucketedWeightSender(\n"
-_ADAPTER_CLASS = "class ServerAdapter(BaseRollout):\n"
 _CONVERTS = "    SupportedModel.DEEPSEEK_V3: hf_to_mcore_config_dpskv3,\n"
-_RUN_ENDS = "        self.topic = topic\n\n        self._run()\n"
 
 BYPASSING = [
     # Where a job is placed.
@@ -221,11 +198,6 @@ BYPASSING = [
     ),
     _past(
         "1dda039b: the group is imported in the function",
-        _GROUP,
-        (_RAY, _LIFETIME, "        from ray.util.placement_group import placement_group\n\n{}"),
-    ),
-    _past(
-        "v0.6.1: the group is imported in the function",
         _GROUP,
         (_RAY, _LIFETIME, "        from ray.util.placement_group import placement_group\n\n{}"),
     ),
@@ -319,34 +291,7 @@ BYPASSING = [
         (_WORKER, _SETS_UP, "{}        self._bind_device()\n"),
         (_WORKER, _SET_UP, f"    def _bind_device(self):\n{_OTHER_SET_UP}\n{{}}"),
     ),
-    _past(
-        "1dda039b: the worker calls a function of a new module",
-        _SELECT,
-        (_WORKER, _SETS_UP, "        setup_devices(self)\n"),
-        (_WORKER, "from .decorator import", "from .devices import setup_devices\n{}"),
-        (
-            "verl/single_controller/base/devices.py",
-            "",
-            "import os\n\nfrom verl.utils.device import get_torch_device\n\n\ndef setup_devices(worker):\n"
-            '    get_torch_device().set_device(int(os.environ["LOCAL_RANK"]))\n',
-        ),
-    ),
     _past("v0.8.0: the set up is switched off", _SELECT, (_WORKER, _SETS_UP, "        if False:\n    {}")),
-    _past(
-        "v0.9.1: the package exports a worker of the same name that overrides the set up",
-        _SELECT,
-        (_WORKER_INIT, "from .worker import Worker\n", "from .worker import Worker as _Worker\n"),
-        (
-            _WORKER_INIT,
-            "__all__ = ",
-            "\nclass Worker(_Worker):\n    def _setup_env_cuda_visible_devices(self):\n        pass\n\n\n{}",
-        ),
-    ),
-    _past(
-        "1dda039b: the package assigns the set up",
-        _SELECT,
-        (_WORKER_INIT, "__all__ = ", "Worker._setup_env_cuda_visible_devices = lambda self: None\n\n{}"),
-    ),
     _past(
         "v0.6.1: the actor's worker overrides the set up",
         _SELECT,
@@ -358,24 +303,6 @@ BYPASSING = [
         ),
     ),
     # What a process knows of its device.
-    _past(
-        "v0.6.1: the device's name asks torch and not the constant",
-        _IS_NPU,
-        (
-            _DEVICE,
-            '    elif is_npu_available:\n        device = "npu"\n',
-            '    elif is_torch_npu_available():\n        device = "npu"\n',
-        ),
-    ),
-    _past(
-        "v0.7.1: the backend asks torch and not the constant",
-        _IS_NPU,
-        (
-            _DEVICE,
-            '    if is_npu_available:\n        return "hccl"\n',
-            '    if is_torch_npu_available():\n        return "hccl"\n',
-        ),
-    ),
     _past(
         "v0.7.1: the device's name asks torch for CUDA and not the constant",
         _IS_CUDA,
@@ -400,28 +327,7 @@ BYPASSING = [
             "    return _DEVICE_NAME\n",
         ),
     ),
-    _past(
-        "v0.6.1: upstream's own patches ask torch and not the constant",
-        _IS_NPU,
-        ("verl/__init__.py", "\nif is_npu_available:\n", "\nif is_torch_npu_available():\n"),
-        (
-            "verl/__init__.py",
-            "from .utils.device import is_npu_available\n",
-            "from .utils.device import is_torch_npu_available\n",
-        ),
-    ),
     # Where the device is set in a configuration.
-    _past(
-        "v0.6.1: main calls a new function",
-        _RUN_PPO,
-        (_PPO, "    run_ppo(config)\n", "    _launch(config)\n"),
-        (
-            _PPO,
-            "# Define a function to run the PPO-like training process\n",
-            "def _launch(config):\n    ray.init()\n"
-            "    ray.get(ray.remote(num_cpus=1)(TaskRunner).remote().run.remote(config))\n\n\n{}",
-        ),
-    ),
     _past(
         "1dda039b: main calls from a table of the module",
         _RUN_PPO,
@@ -431,22 +337,6 @@ BYPASSING = [
             '        _RUN["ppo"](config, task_runner_class=TaskRunnerV1)\n',
         ),
         (_PPO, "@ray.remote\nclass TaskRunnerV1:", '_RUN = {"ppo": run_ppo}\n\n\n{}'),
-    ),
-    _past(
-        "1dda039b: main sets the device by a function of another module",
-        _CPU,
-        (_PPO, "    auto_set_device(config)\n", "    choose_device(config)\n"),
-        (
-            _PPO,
-            "from verl.utils.device import auto_set_device, is_cuda_available\n",
-            "from verl.utils.device import is_cuda_available\nfrom verl.utils.device_choice import choose_device\n",
-        ),
-        (
-            "verl/utils/device_choice.py",
-            "",
-            "from verl.plugin.platform import get_platform\n\n\ndef choose_device(config):\n"
-            "    config.trainer.device = get_platform().device_name\n",
-        ),
     ),
     _past(
         "v0.7.1: a decorator of the caller leaves the call out",
@@ -465,15 +355,6 @@ BYPASSING = [
         _VALIDATE,
         (_PPO, _CHECKS, "        validate_config(\n            config=deepcopy(config),\n"),
         (_PPO, "import socket\n", "{}from copy import deepcopy\n"),
-    ),
-    _past(
-        "1dda039b: a container of the settings is checked",
-        _VALIDATE,
-        (
-            _PPO,
-            _MAIN_CHECKS,
-            "    validate_config(\n        config=OmegaConf.create(OmegaConf.to_container(config)),\n",
-        ),
     ),
     _past(
         "v0.7.1: a copy by another name is checked",
@@ -520,17 +401,6 @@ BYPASSING = [
         (_PPO, _MAIN_CHECKS, "    ray.remote(validate_config).remote(\n        config=config,\n"),
     ),
     # The engine's server and worker.
-    _past(
-        "v0.7.1: the server is run by a new method",
-        _ENDPOINTS,
-        (_SERVER, "            await self.run_server(server_args)\n", "            await self._serve(server_args)\n"),
-        (
-            _SERVER,
-            "    async def run_server(self,",
-            "    async def _serve(self, args):\n"
-            "        self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(args))\n\n{}",
-        ),
-    ),
     _past(
         "1dda039b: the replica makes a server that overrides the run",
         _ENDPOINTS,
@@ -591,12 +461,6 @@ BYPASSING = [
         ),
     ),
     _past(
-        "v0.8.0: the number is rounded by a local function",
-        (_AGREE, _SPLIT, _BUDGET),
-        (_BALANCE, _ROUNDS, "        num_micro_batches = _up_to(num_micro_batches, num_batches_divided_by)\n"),
-        (_BALANCE, "def rearrange_micro_batches(\n", "def _up_to(a, b):\n    return -(-a // b) * b\n\n\n{}"),
-    ),
-    _past(
         "v0.6.1: the batch is partitioned by the algorithm beneath",
         (_SPLIT, _AGREE, _BUDGET),
         (
@@ -606,71 +470,11 @@ BYPASSING = [
         ),
     ),
     _past(
-        "v0.7.1: the batch is partitioned greedily",
-        (_SPLIT, _AGREE, _BUDGET),
-        (
-            _BALANCE,
-            "        micro_bsz_idx = get_seqlen_balanced_partitions(workloads, num_micro_batches, equal_size=False)\n",
-            "        micro_bsz_idx = greedy_partition(workloads, num_micro_batches, equal_size=False)\n",
-        ),
-    ),
-    _past(
-        "1dda039b: the batch is partitioned by a partial of the module",
-        (_SPLIT, _AGREE, _BUDGET),
-        (
-            _BALANCE,
-            "get_seqlen_balanced_partitions(workloads, num_micro_batches, equal_size=False)\n",
-            "_unequal(workloads, num_micro_batches)\n",
-        ),
-        (
-            _BALANCE,
-            "def rearrange_micro_batches(\n",
-            "_unequal = functools.partial(get_seqlen_balanced_partitions, equal_size=False)\n\n\n{}",
-        ),
-        (_BALANCE, "import copy\n", "{}import functools\n"),
-    ),
-    _past(
-        "v0.7.1: the engine splits by a function of its own",
-        (_BUDGET, _AGREE, _SPLIT),
-        (_ENGINE, _ARRANGES, "        micro_batches, batch_idx_list = _split(\n"),
-        (
-            _ENGINE,
-            "def prepare_micro_batches(\n",
-            "def _split(data, max_token_len, **kwargs):\n    return data.split(max_token_len), None\n\n\n{}",
-        ),
-    ),
-    _past(
         "1dda039b: the engine splits by a table of the other module",
         (_BUDGET, _AGREE, _SPLIT),
         (_ENGINE, _ARRANGES, '        micro_batches, batch_idx_list = SPLITTERS["tokens"](\n'),
         (_ENGINE, _IMPORTS_ARRANGE, "from verl.utils.seqlen_balancing import SPLITTERS, restore_dynamic_batch\n"),
         (_BALANCE, "def get_reverse_idx(idx_map):\n", 'SPLITTERS = {"tokens": rearrange_micro_batches}\n\n\n{}'),
-    ),
-    _past(
-        "v0.8.0: the engine imports the splitting from a new module",
-        _BUDGET,
-        (
-            _ENGINE,
-            _IMPORTS_ARRANGE,
-            "from verl.utils.micro_batches import rearrange_micro_batches\n"
-            "from verl.utils.seqlen_balancing import restore_dynamic_batch\n",
-        ),
-        (
-            "verl/utils/micro_batches.py",
-            "",
-            "def rearrange_micro_batches(batch, max_token_len, **kwargs):\n"
-            "    return batch.split(max_token_len), None\n",
-        ),
-    ),
-    _past(
-        "v0.6.1: the actor's batch is split without the function",
-        _BUDGET,
-        (_BALANCE, _PREPARES, "    batch, batch_idx_list = _by_tokens(\n"),
-        (
-            _BALANCE,
-            "def prepare_dynamic_batch(\n",
-            "def _by_tokens(batch, max_token_len, **kwargs):\n    return batch.split(max_token_len), None\n\n\n{}",
-        ),
     ),
     # The user's variables and the comparison of processes.
     _past(
@@ -708,26 +512,6 @@ BYPASSING = [
         (_TRAINER, _LOGGER, "        logger = Tracking.__new__(Tracking)\n        logger.logger = dict(\n"),
     ),
     _past(
-        "1dda039b: the logger is of a subclass with a constructor of its own",
-        _TRACKING,
-        (_V1, _SELF_LOGGER, "        self.logger = _Logger(\n"),
-        (
-            _V1,
-            "class PPOTrainer(",
-            "class _Logger(Tracking):\n    def __init__(self, **kwargs):\n        self.logger = dict(kwargs)\n\n\n{}",
-        ),
-    ),
-    _past(
-        "v0.7.1: the package of the logger assigns its constructor",
-        _TRACKING,
-        (
-            "verl/utils/__init__.py",
-            "__all__ = (\n",
-            "from . import tracking\n\n\ndef _start(self, *args, **kwargs):\n    self.logger = dict(kwargs)\n\n\n"
-            "tracking.Tracking.__init__ = _start\n\n{}",
-        ),
-    ),
-    _past(
         "v0.9.1: the logger is another class",
         _TRACKING,
         (_V1, _SELF_LOGGER, "        self.logger = MetricsWriter(\n"),
@@ -745,33 +529,6 @@ BYPASSING = [
             "    from verl.utils.distributed import initialize_global_process_group\n",
             "    from verl.utils.distributed import initialize_global_process_group_ray as "
             "initialize_global_process_group\n",
-        ),
-    ),
-    _past(
-        "v0.6.1: the group is joined in place",
-        _PUBLISH,
-        (
-            _FSDP_SFT,
-            "    local_rank, rank, world_size = initialize_global_process_group()\n",
-            "    torch.distributed.init_process_group()\n    world_size = torch.distributed.get_world_size()\n",
-        ),
-    ),
-    _past(
-        "v0.8.0: the trainer overrides the start of a step",
-        _FULLY,
-        (
-            _ASYNC,
-            "    async def fit_step(self, batch_dict: dict = None):\n",
-            "    def _fit_start_profile(self, should_profiler=None):\n        self._start_profiling(False)\n\n{}",
-        ),
-    ),
-    _past(
-        "1dda039b: the step starts its profile in place",
-        _FULLY,
-        (
-            _ASYNC,
-            "        self._fit_start_profile(should_profiler=should_profile)\n",
-            "        self._start_profiling(should_profile)\n",
         ),
     ),
     _past(
@@ -802,50 +559,6 @@ BYPASSING = [
             "            critic_module = AutoModelForTokenClassification.from_pretrained(\n"
             "                local_path,\n                config=critic_model_config,\n"
             '                attn_implementation="flash_attention_2",\n',
-        ),
-    ),
-    _past(
-        "1dda039b: the value head is loaded by a function of a new module",
-        _HEAD,
-        (_FSDP_ENGINE, _VALUE, "                from verl.utils.value_model import load_valuehead_model\n"),
-        (
-            "verl/utils/value_model.py",
-            "",
-            "def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):\n"
-            "    from transformers import AutoModelForTokenClassification\n\n"
-            "    return AutoModelForTokenClassification.from_pretrained(\n"
-            '        local_path, config=model_config, attn_implementation="flash_attention_2"\n    )\n',
-        ),
-    ),
-    _past(
-        "v0.6.1: the trainer builds the model by a new method",
-        "attention.use_configured_attention_for_sft",
-        (
-            _FSDP_SFT,
-            "        # build model\n        self._build_model_optimizer()\n",
-            "        # build model\n        self._build_model()\n",
-        ),
-        (
-            _FSDP_SFT,
-            "    def _normalize_config_bsz(self):\n",
-            "    def _build_model(self):\n        self.model = AutoModelForCausalLM.from_pretrained(\n"
-            '            self.config.model.partial_pretrain, attn_implementation="flash_attention_2"\n        )\n\n'
-            "{}",
-        ),
-    ),
-    _past(
-        "v0.6.1: the reward model's scores come from a new method",
-        "attention.avoid_flash_attn_in_spin_reward_model",
-        (
-            _SPIN,
-            "                rm_score = self._forward_micro_batch(micro_batch)\n",
-            "                rm_score = self._score(micro_batch)\n",
-        ),
-        (
-            _SPIN,
-            "    def _expand_to_token_level(self,",
-            "    def _score(self, micro_batch):\n        from flash_attn.bert_padding import unpad_input\n\n"
-            '        return self.reward_module(unpad_input(micro_batch["input_ids"])).logits\n\n{}',
         ),
     ),
     _past(
@@ -922,28 +635,6 @@ BYPASSING = [
         ),
     ),
     _past(
-        "v0.7.1: the backend is taken from a table of its module",
-        _OUTPUT,
-        (
-            _MONKEY,
-            _TORCH_FORWARD,
-            "        from verl.models.transformers.dense_common import FORWARDS, forward_with_triton_backend\n\n"
-            '        forward_with_torch_backend = FORWARDS["torch"]\n',
-        ),
-        (_DENSE, "def forward_with_triton_backend(\n", 'FORWARDS = {"torch": forward_with_torch_backend}\n\n\n{}'),
-    ),
-    _past(
-        "v0.7.1: the layers are wrapped by a new method",
-        "fused_ops.let_logits_be_scaled_in_place",
-        (_OFFLOAD, "        handler.wrap_module_forward_method(module)\n", "        handler.wrap(module)\n"),
-        (
-            _OFFLOAD,
-            "    def wrap_module_forward_method(self, module):\n",
-            "    def wrap(self, module):\n        inner = module.forward\n"
-            "        module.forward = lambda *args, **kwargs: self.forward(module, inner, *args, **kwargs)\n\n{}",
-        ),
-    ),
-    _past(
         "v0.7.1: upstream assigns the rotary embedding in another module",
         "fused_ops.fuse_rotary_in_qwen3",
         (
@@ -972,17 +663,6 @@ BYPASSING = [
         ),
     ),
     # The fused loss.
-    _past(
-        "v0.6.1: the loss calls a new module's kernels",
-        _ENTROPY,
-        (
-            _LOSS,
-            "            logprobs, entropy, _maximum, _accumulate, _entropy_b = kernels.efficient_entropy_forward(\n",
-            "            from . import kernels_v2\n\n"
-            "            logprobs, entropy, _maximum, _accumulate, _entropy_b = kernels_v2.entropy_forward(\n",
-        ),
-        ("verl/utils/kernel/kernels_v2.py", "", "def entropy_forward(*args):\n    return args\n"),
-    ),
     _past(
         "v0.9.1: the gradient is called by a partial of the kernels",
         _GRADIENT,
@@ -1035,36 +715,6 @@ BYPASSING = [
         ),
     ),
     _past(
-        "v0.9.1: the registry takes the converter from a table of its module",
-        _FLAG,
-        (_REGISTRY, _CONVERTS, '    SupportedModel.DEEPSEEK_V3: CONVERTERS["deepseek_v3"],\n'),
-        (_REGISTRY, "from .config_converter import (\n", "{}    CONVERTERS,\n"),
-        (
-            _CONVERTER,
-            "def hf_to_mcore_config_qwen2_5_vl(\n",
-            'CONVERTERS = {"deepseek_v3": hf_to_mcore_config_dpskv3}\n\n\n{}',
-        ),
-    ),
-    _past(
-        "1dda039b: the engine builds its configuration by a new method",
-        _ENGINES,
-        (_MEGATRON_ENGINE, _BUILDS, "        self._make_tf_config()\n"),
-        (
-            _MEGATRON_ENGINE,
-            "    def _build_tf_config(self):\n",
-            "    def _make_tf_config(self):\n        self.tf_config = self.bridge.config\n\n{}",
-        ),
-    ),
-    _past(
-        "v0.7.1: MindSpeed's engine overrides what builds its configuration",
-        _ENGINES,
-        (
-            _MINDSPEED,
-            "class MindspeedEngineWithLMHead(MegatronEngineWithLMHead):\n",
-            "{}    def _build_tf_config(self):\n        self.tf_config = self.bridge.config\n\n",
-        ),
-    ),
-    _past(
         "1dda039b: the engine makes its mesh by a new method",
         ("megatron.check_the_language_model_engines_overrides", "megatron.check_the_value_model_engines_overrides"),
         (_MEGATRON_ENGINE, "        self._init_device_mesh()\n", "        self._init_mesh()\n"),
@@ -1073,41 +723,6 @@ BYPASSING = [
             "    def _init_device_mesh(self):\n",
             "    def _init_mesh(self):\n        mpu.initialize_model_parallel()\n\n{}",
         ),
-    ),
-    _past(
-        "v0.6.1: the actor's worker configures itself by a new method",
-        _WORKERS_OWN,
-        (
-            _MEGATRON,
-            "        self._init_hf_config_and_tf_config(\n            model_path,\n            model_path,\n"
-            "            self.dtype,\n            override_model_config,\n            override_transformer_config,\n"
-            '            self.config.model.get("trust_remote_code", False),\n'
-            "            self.config.actor.megatron.use_mbridge,\n",
-            "        self._init_configs(\n            model_path,\n            override_transformer_config,\n",
-        ),
-        (
-            _MEGATRON,
-            "class MegatronWorker(Worker):\n",
-            "{}    def _init_configs(self, model_path, overrides):\n        self.tf_config = dict(overrides)\n\n",
-        ),
-    ),
-    _past(
-        "1dda039b: the manager saves by Megatron's own function",
-        _FORMAT,
-        (
-            _SAVE,
-            "        async_save_request = save_dist_checkpointing(\n            sharded_state_dict=state_dict,\n"
-            "            ckpt_path=dist_checkpoint_path,\n"
-            "            async_save=self.checkpoint_config.async_save,\n"
-            "            content_metadata=sharded_sd_metadata,\n        )\n",
-            "        from megatron.core import dist_checkpointing\n\n"
-            "        async_save_request = dist_checkpointing.save(state_dict, dist_checkpoint_path)\n",
-        ),
-    ),
-    _past(
-        "v0.9.1: the converter makes its model by Megatron's own function",
-        _MODEL,
-        (_MERGER, "from verl.utils.megatron_utils import get_model\n", "from megatron.training import get_model\n"),
     ),
     _past(
         "v0.6.1: the engine makes its module in place",
@@ -1123,17 +738,6 @@ BYPASSING = [
         ),
     ),
     _past(
-        "v0.7.1: the layers are counted by a function of Megatron's",
-        "megatron.ask_megatron_only_for_the_offset_that_it_knows",
-        (
-            _REPLAY,
-            "        num_layers_to_build = get_moe_num_layers_to_build(tf_config, vp_rank)\n"
-            "        router_instances_list =",
-            "        num_layers_to_build = get_num_layers_to_build(tf_config, vp_stage=vp_rank)\n"
-            "        router_instances_list =",
-        ),
-    ),
-    _past(
         "v0.7.1: the rollout is built in another context",
         "megatron.give_verl_the_original_torch_compile",
         (_MEGATRON, "            with use_original_torch_compile():\n", "            with _torchs_compile():\n"),
@@ -1146,64 +750,7 @@ BYPASSING = [
         ),
         (_MEGATRON, "import datetime\n", "import contextlib\n{}"),
     ),
-    _past(
-        "v0.6.1: the critic's worker has a constructor of its own",
-        "megatron.give_mindspeed_the_critics_overrides",
-        (
-            _PPO,
-            "            from verl.workers.megatron_workers import CriticWorker\n",
-            "            from verl.workers.megatron_workers import CriticWorker as _CriticWorker\n"
-            "            from verl.workers.megatron_workers import MegatronWorker\n\n"
-            "            class CriticWorker(_CriticWorker):\n                def __init__(self, config):\n"
-            "                    MegatronWorker.__init__(self)\n                    self.config = config\n",
-        ),
-    ),
     # New weights.
-    _past(
-        "1dda039b: the operation runs another method",
-        _POLL,
-        (
-            _HCCL,
-            _RUN_ENDS,
-            "        self.topic = topic\n\n        self._broadcast()\n\n    def _broadcast(self):\n"
-            "        self.metadata = self.metadata or self.socket.recv_pyobj()\n"
-            "        self.pyhccl.broadcast(self.bucket, src=0)\n",
-        ),
-    ),
-    _past(
-        "v0.9.1: the receiver waits for an operation of a subclass",
-        _POLL,
-        (
-            _HCCL,
-            "        # receive first bucket\n        start_time = time.time()\n"
-            "        broadcast_op = BroadcastOperation(\n",
-            "        # receive first bucket\n        start_time = time.time()\n        broadcast_op = _Operation(\n",
-        ),
-        (
-            _HCCL,
-            '@CheckpointEngineRegistry.register("nccl")\n',
-            "class _Operation(BroadcastOperation):\n    def _run(self):\n"
-            "        self.metadata = self.socket.recv_pyobj()\n\n\n{}",
-        ),
-    ),
-    _past(
-        "v0.9.1: the package exports an engine of the same name that sends by itself",
-        _CONTIGUOUS,
-        (
-            _CHECKPOINT_INIT,
-            "    from .hccl_checkpoint_engine import HCCLCheckpointEngine\n",
-            "    from .hccl_by_name import HCCLCheckpointEngine\n",
-        ),
-        (
-            "verl/checkpoint_engine/hccl_by_name.py",
-            "",
-            "from . import hccl_checkpoint_engine\nfrom .base import CheckpointEngineRegistry\n\n\n"
-            '@CheckpointEngineRegistry.register("nccl")\n'
-            "class HCCLCheckpointEngine(hccl_checkpoint_engine.HCCLCheckpointEngine):\n"
-            "    async def send_weights(self, weights, global_steps=None):\n        for _, weight in weights:\n"
-            "            self.pyhccl.broadcast(weight, src=0)\n",
-        ),
-    ),
     _past(
         "v0.7.1: the worker sends by another method",
         _CONTIGUOUS,
@@ -1233,17 +780,6 @@ BYPASSING = [
             _HCCL,
             "    def finalize(self):\n",
             "    def close(self):\n        self.pyhccl.destroyComm(self.pyhccl.comm)\n\n{}",
-        ),
-    ),
-    _past(
-        "v0.7.1: the adapter makes a sender that overrides its socket",
-        (_SOCKET, _TIMEOUT),
-        (_ADAPTER, _SENDER, "        sender = _Sender(\n"),
-        (
-            _ADAPTER,
-            _ADAPTER_CLASS,
-            "class _Sender(BucketedWeightSender):\n    def _init_socket(self):\n"
-            "        self.socket = self.zmq_context.socket(3)\n        self.socket.bind(self.zmq_handle)\n\n\n{}",
         ),
     ),
     _past(
@@ -1287,17 +823,6 @@ BYPASSING = [
         ),
     ),
     _past(
-        "1dda039b: the extension prepares the model by a local function",
-        _LOADER,
-        (_EXTENSION, "from verl.utils.vllm.patch import patch_vllm_moe_model_weight_loader\n", ""),
-        (
-            _EXTENSION,
-            "class vLLMColocateWorkerExtension:\n",
-            "def patch_vllm_moe_model_weight_loader(model):\n    for _, parameter in model.named_parameters():\n"
-            '        parameter.weight_loader = getattr(parameter, "weight_loader", None)\n\n\n{}',
-        ),
-    ),
-    _past(
         "v0.6.1: the synchronizer imports the group's function in place",
         _COLLECTIVE,
         (
@@ -1305,15 +830,6 @@ BYPASSING = [
             "        collective.create_collective_group(\n",
             "        from ray.util.collective.collective import create_collective_group\n\n"
             "        create_collective_group(\n",
-        ),
-    ),
-    _past(
-        "v0.7.0: the synchronizer imports the library in place",
-        _COLLECTIVE,
-        (
-            _SYNCHRONIZER,
-            "        collective.create_collective_group(\n",
-            "        from ray.util.collective import collective\n\n{}",
         ),
     ),
     _past(
@@ -1328,22 +844,6 @@ BYPASSING = [
         ),
     ),
     _past(
-        "ccd7d934: the trainer makes the group by a new method",
-        "weight_sync.make_one_step_off_group_over_hccl",
-        (
-            "recipe/one_step_off_policy/ray_trainer.py",
-            "        self._create_weight_sync_group()\n",
-            "        self._connect()\n",
-        ),
-        (
-            "recipe/one_step_off_policy/ray_trainer.py",
-            "    def _create_weight_sync_group(self):\n",
-            "    def _connect(self):\n        workers = self.actor_wg.workers + self.rollout_wg.workers\n"
-            '        collective.create_collective_group(workers, len(workers), list(range(len(workers))), "nccl")\n'
-            "\n{}",
-        ),
-    ),
-    _past(
         "v0.7.0: the recipe runs a trainer that overrides the workers' start",
         "weight_sync.make_gkd_group_over_hccl",
         (
@@ -1351,20 +851,6 @@ BYPASSING = [
             "        trainer = OnPolicyDistillTrainer(\n",
             "        class Trainer(OnPolicyDistillTrainer):\n            def init_workers(self):\n"
             "                self.resource_pool_manager.create_resource_pool()\n\n        trainer = Trainer(\n",
-        ),
-    ),
-    _past(
-        "796871d7: the sharding manager loads by a new method",
-        "weight_sync.prove_engine_beside_fsdp",
-        (
-            "verl/workers/sharding_manager/fsdp_vllm.py",
-            "            self.update_params(params, peft_config=peft_config)\n",
-            "            self.load_params(params)\n",
-        ),
-        (
-            "verl/workers/sharding_manager/fsdp_vllm.py",
-            "    def update_params(self,",
-            "    def load_params(self, params):\n        self.model_runner.model.load_weights(params.items())\n\n{}",
         ),
     ),
 ]
@@ -1378,53 +864,12 @@ HARMLESS = [
         (_RAY, "enumerate(pg_scheme)", "enumerate(schemes)"),
     ),
     _fine(
-        "1dda039b: a log line before the groups",
-        _GROUP,
-        (_RAY, _LIFETIME, '{}        logger.info("asking for %d groups", len(pg_scheme))\n'),
-    ),
-    _fine(
-        "v0.7.1: a comment before the groups",
-        (_GROUP, _NPUS),
-        (_RAY, _LIFETIME, "        # A group for each node.\n{}"),
-    ),
-    _fine(
         "v0.6.1: a keyword of another call beside the groups",
         (_GROUP, _NPUS),
         (
             _RAY,
             "        ray.get([pg.ready() for pg in pgs])\n",
             "        ray.get([pg.ready() for pg in pgs], timeout=None)\n",
-        ),
-    ),
-    _fine(
-        "v0.6.1: a statement after the set up",
-        _SELECT,
-        (_WORKER, _SETS_UP, '{}        os.environ.setdefault("VERL_WORKER", "1")\n'),
-    ),
-    _fine(
-        "1dda039b: a comment and a line before the set up",
-        _SELECT,
-        (_WORKER, _SETS_UP, "        # Devices come first.\n        self._started = False\n{}"),
-    ),
-    _fine(
-        "v0.9.1: a warning in the constructor",
-        _SELECT,
-        (
-            _WORKER,
-            "        self.fused_worker_dict = {}\n",
-            '        warnings.warn("the worker is ready", stacklevel=2)\n        self.fused_worker_dict = dict()\n',
-        ),
-    ),
-    _fine(
-        "v0.6.1: the need of a critic is asked before the check",
-        _VALIDATE,
-        (_PPO, _CHECKS, "        critic = need_critic(config)\n{}"),
-        (
-            _PPO,
-            "            use_reference_policy=need_reference_policy(self.role_worker_mapping),\n"
-            "            use_critic=need_critic(config),\n",
-            "            use_reference_policy=need_reference_policy(self.role_worker_mapping),\n"
-            "            use_critic=critic,\n",
         ),
     ),
     _fine(
@@ -1449,109 +894,9 @@ HARMLESS = [
         (_PPO, _CONFIG_ENV, '{}        default_runtime_env["env_vars"]["VERL_RUN"] = "1"\n'),
     ),
     _fine(
-        "v0.6.1: one more variable in the merged environment",
-        _FORWARD,
-        (_PPO, _MERGED, '{}        runtime_env["env_vars"]["VERL_RUN"] = "1"\n'),
-    ),
-    _fine(
-        "1dda039b: a keyword of another call beside the logger",
-        _TRACKING,
-        (
-            _V1,
-            "        SkipManager.init(self.config)\n\n        self.logger",
-            "        SkipManager.init(config=self.config)\n\n        self.logger",
-        ),
-    ),
-    _fine(
         "v0.9.1: the logger's variable has another name",
         _TRACKING,
         (_TRAINER, _LOGGER, "        logger = tracker = Tracking(\n"),
-    ),
-    _fine(
-        "v0.6.1: a local variable of the splitting has another name",
-        (_AGREE, _SPLIT, _BUDGET),
-        (
-            _BALANCE,
-            "    total_seqlen = seq_len_effective.sum().item()\n",
-            "    tokens = seq_len_effective.sum().item()\n",
-        ),
-        (_BALANCE, "ceildiv(total_seqlen, max_token_len)", "ceildiv(tokens, max_token_len)"),
-    ),
-    _fine(
-        "v0.7.1: a local variable of the engine's splitting has another name",
-        (_BUDGET, _AGREE, _SPLIT),
-        (
-            _ENGINE,
-            "        max_token_len = max_token_len_per_gpu * sp_size\n",
-            "        budget = max_token_len_per_gpu * sp_size\n",
-        ),
-        (_ENGINE, "            max_token_len=max_token_len,\n", "            max_token_len=budget,\n"),
-    ),
-    _fine(
-        "1dda039b: a constant beside the splitting",
-        (_BUDGET, _AGREE, _SPLIT),
-        (_BALANCE, "def prepare_dynamic_batch(\n", '_SPLITTING = "by tokens"\n\n\n{}'),
-    ),
-    _fine(
-        "1dda039b: a comment before the value head",
-        _HEAD,
-        (_FSDP_ENGINE, _VALUE, "                # A value head takes the place of the output layer.\n{}"),
-    ),
-    _fine(
-        "v0.6.1: a statement before the value head",
-        _HEAD,
-        (
-            _FSDP,
-            "            critic_module = load_valuehead_model(\n",
-            "            critic_model_config.use_cache = False\n{}",
-        ),
-    ),
-    _fine(
-        "v0.6.1: a local variable of the scores has another name",
-        "attention.avoid_flash_attn_in_spin_reward_model",
-        (
-            _SPIN,
-            "                rm_score = self._forward_micro_batch(micro_batch)\n"
-            "                output.append(rm_score)\n",
-            "                score = self._forward_micro_batch(micro_batch)\n                output.append(score)\n",
-        ),
-    ),
-    _fine(
-        "v0.9.1: a log line of upstream's patches",
-        _EXPERT,
-        (_FSDP_UTILS, "        apply_npu_patches()\n", '        logger.info("patching for NPUs")\n{}'),
-    ),
-    _fine(
-        "v0.7.1: another line is printed about the backend",
-        _OUTPUT,
-        (
-            _MONKEY,
-            '        print(f"Using Torch backend for fused kernels in {model.__class__.__name__}")\n',
-            '        print("The backend for fused kernels is torch")\n',
-        ),
-    ),
-    _fine(
-        "v0.6.1: a statement of the fused loss",
-        (_ENTROPY, _RANGES),
-        (
-            _LOSS,
-            "            original_hidden_shape = hidden.shape\n",
-            "{}            ctx.set_materialize_grads(True)\n",
-        ),
-    ),
-    _fine(
-        "1dda039b: the request of a save has another name",
-        _FORMAT,
-        (
-            _SAVE,
-            "        async_save_request = save_dist_checkpointing(\n",
-            "        request = async_save_request = save_dist_checkpointing(\n",
-        ),
-        (
-            _SAVE,
-            "        return async_save_request\n\n    def _schedule",
-            "        return request\n\n    def _schedule",
-        ),
     ),
     _fine(
         "v0.7.1: another entry of the registry",
@@ -1562,43 +907,6 @@ HARMLESS = [
         "v0.9.1: another entry of the registry for the same converter",
         _FLAG,
         (_REGISTRY, _CONVERTS, '{}    "DeepseekV31ForCausalLM": hf_to_mcore_config_dpskv3,\n'),
-    ),
-    _fine(
-        "1dda039b: the adapter's sender has another name",
-        (_SOCKET, _TIMEOUT),
-        (_ADAPTER, _SENDER, "        transfer = BucketedWeightSender(\n"),
-        (
-            _ADAPTER,
-            "        await sender.async_send_weights(weights)\n",
-            "        await transfer.async_send_weights(weights)\n",
-        ),
-    ),
-    _fine(
-        "1dda039b: a log line before the operation",
-        (_POLL, _CONTIGUOUS),
-        (
-            _HCCL,
-            "        # broadcast last bucket\n",
-            '        logger.debug("%d tensors are left", len(bucket_meta))\n{}',
-        ),
-    ),
-    _fine(
-        "v0.6.1: the synchronizer prints other words",
-        _COLLECTIVE,
-        (
-            _SYNCHRONIZER,
-            '        print("[ParameterSynchronizer] Initializing parameter synchronization group...")\n',
-            '        print("[ParameterSynchronizer] making the group")\n',
-        ),
-    ),
-    _fine(
-        "v0.7.1: the worker's log before it sends",
-        (_CONTIGUOUS, _STAYS),
-        (
-            _WORKERS,
-            "            await self.checkpoint_engine.send_weights(per_tensor_param)\n",
-            '            log_gpu_memory_usage("Before the weights are sent", logger=logger)\n{}',
-        ),
     ),
     # Calls that move, and reach the target as before.
     _fine(

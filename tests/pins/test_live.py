@@ -1,7 +1,4 @@
-"""At every pin, anything put over a live target is refused unless the target is called as before.
-
-`scripts/maintain/net.py` records and counts the answers.
-"""
+"""At every pin, anything put over a live target is refused unless the target is called as before."""
 
 from __future__ import annotations
 

@@ -210,13 +210,14 @@ def test_no_lock_is_out_of_date(upstream: str, pin: str, sources: Sources, tmp_p
     # not locked again, or that is declared needed at a pin whose source retires it.
     checked_in = lock_of(upstream, pin)
     for here in sources(upstream, pin):
+        folder = tmp_path / here.name
         status, output = run(
             maintain,
             *("lock", "--upstream", upstream, "--source", str(here), "--pin", pin),
-            *("--revision", checked_in["revision"], "--output", str(tmp_path)),
+            *("--revision", checked_in["revision"], "--output", str(folder)),
         )
         assert status == 0, output
-        made = json.loads((tmp_path / upstream / pin / "lock.json").read_text())
+        made = json.loads((folder / upstream / pin / "lock.json").read_text())
         expected = part_of(checked_in, here)
         # The verl names that recipes use are recorded only where there are recipes.
         expected["files"] = {name: digest for name, digest in expected["files"].items() if name in made["files"]}

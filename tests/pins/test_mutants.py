@@ -1,7 +1,6 @@
 """Whatever upstream does to the subjects of a patch, no verdict is false: mutants of every pin.
 
-`scripts/maintain/net.py` records and counts them. Each day covers a fixed share of one pin's mutants, and each night
-all of every pin.
+Each day covers a fixed share of one pin's mutants, and each night all of every pin.
 """
 
 from __future__ import annotations

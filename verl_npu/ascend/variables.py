@@ -78,6 +78,7 @@ _FAQ = "docs/ascend_tutorial/faq/faq.rst"
 _ENGINES = "verl/checkpoint_engine/README.md"
 _LARGE = "examples/grpo_trainer/run_qwen3_5_397b_megatron.sh"
 _LONG = "examples/ascend_extras/grpo_trainer/run_qwen3_5_122b_a10b_32k_megatron.sh"
+_PLATFORM = "verl/plugin/platform/platform_npu.py"
 _R1 = "recipe/r1_ascend/ray_start_grpo_npu.sh"
 
 
@@ -99,6 +100,7 @@ SHARED = (
     Shared("LCCL_DETERMINISTIC", "v0.9.0", _PRECISION),
     # torch_npu and CANN.
     Shared("TASK_QUEUE_ENABLE", "v0.9.0", _HOSTS),
+    Shared("VLLM_ASCEND_TASK_QUEUE_ENABLE", "v0.9.0", _PLATFORM),
     Shared("CPU_AFFINITY_CONF", "v0.9.0", _GSPO),
     Shared("MULTI_STREAM_MEMORY_REUSE", "v0.9.0", _GSPO),
     Shared("COMBINED_ENABLE", "v0.9.0", _LARGE),

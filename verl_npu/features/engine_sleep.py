@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..registry.patch import Feature
 from ..registry.source.probe import Never, Reads
@@ -28,8 +28,10 @@ __all__ = [
     "changed_since_wake_up",
     "engine_sleep",
     "find_plain_tensors",
+    "forget_wake_up",
     "keep_plain_tensors",
     "restore_plain_tensors",
+    "unprotected",
 ]
 
 engine_sleep = Feature(
@@ -62,11 +64,12 @@ class Allocator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A plain tensor of an engine, and the values that it had before the engine slept."""
+    """The memory of a plain tensor, and the values that it had before the engine slept."""
 
-    tensor: torch.Tensor
+    memory: torch.Tensor
+    """The bytes on the NPU."""
     values: torch.Tensor
-    """A copy of the values on the host."""
+    """A copy of the bytes on the host."""
 
 
 @engine_sleep.wrap(
@@ -83,9 +86,10 @@ def keep_plain_tensors(
     """Put the memory to sleep. If the sleep would drop the model's values, copy its plain tensors to the host
     first."""
     offloaded = (offload_tags,) if isinstance(offload_tags, str) else tuple(offload_tags or ())
+    forget_wake_up()
     # A second sleep finds memory that is gone, and nothing to read.
     if _WEIGHTS not in offloaded and not hasattr(allocator, _ASLEEP):
-        setattr(allocator, _ASLEEP, [Kept(each, each.cpu()) for each in find_plain_tensors(allocator)])
+        setattr(allocator, _ASLEEP, [Kept(each, each.cpu()) for each in map(_bytes, find_plain_tensors(allocator))])
     return original(allocator, offload_tags)
 
 
@@ -108,30 +112,56 @@ def restore_plain_tensors(
     if asleep is not None and (tags is None or _WEIGHTS in tags):
         with torch.inference_mode():
             for each in asleep:
-                each.tensor.copy_(each.values)
+                each.memory.copy_(each.values)
         delattr(allocator, _ASLEEP)
         setattr(allocator, _RESTORED, asleep)
     return done
 
 
-def changed_since_wake_up() -> list[str]:
-    """Return the names of the plain tensors that have changed since this process's engine last woke up.
+def changed_since_wake_up() -> dict[str, torch.Tensor]:
+    """Return the present bytes of the plain tensors that have changed since this process's engine last woke up.
 
-    A name is the owner's class and the attribute, or the tensor's shape if the owner is unknown.
+    The keys are names: the owner's class or module and the attribute, or the size if the owner is unknown.
     """
     import torch
 
-    module = sys.modules.get(_ALLOCATOR.partition(":")[0])
-    allocator = getattr(getattr(module, "CaMemAllocator", None), "instance", None)
-    restored: Sequence[Kept] = getattr(allocator, _RESTORED, ())
+    held = [(each, each.memory.cpu()) for each in getattr(_allocator(), _RESTORED, ())]
     # Bytes: NaN is not equal to itself.
-    changed = [one.tensor for one in restored if not torch.equal(_bytes(one.tensor.cpu()), _bytes(one.values))]
+    changed = [(kept.memory, now) for kept, now in held if not torch.equal(now, kept.values)]
     # The search for names reads the whole heap.
-    return _names(changed) if changed else []
+    names = _names([memory for memory, _ in changed]) if changed else []
+    return dict(zip(names, (now for _, now in changed), strict=True))
 
 
-def find_plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
-    """Return the plain tensors in the model's memory: those that share no storage with a parameter."""
+def forget_wake_up() -> None:
+    """Forget the values with which the engine woke up. Call this before it computes, because that may change them."""
+    getattr(_allocator(), "__dict__", {}).pop(_RESTORED, None)
+
+
+def unprotected() -> list[str]:
+    """Return the names of the plain tensors that sleep of level 2 would lose because this feature is not applied.
+
+    Each name is there once, although many layers may have such a tensor.
+    """
+    allocator = _allocator()
+    # vllm-ascend's own function wraps nothing.
+    if allocator is None or hasattr(type(allocator).sleep, "__wrapped__"):
+        return []
+    names = _names(find_plain_tensors(allocator, saved=("_parameters", "_buffers")))
+    return sorted({name.partition(" (")[0] for name in names})
+
+
+def _allocator() -> Any:
+    """Return the allocator of this process's engine, or None if no memory of this process can sleep."""
+    module = sys.modules.get(_ALLOCATOR.partition(":")[0])
+    return getattr(getattr(module, "CaMemAllocator", None), "instance", None)
+
+
+def find_plain_tensors(allocator: Allocator, saved: Sequence[str] = ("_parameters",)) -> list[torch.Tensor]:
+    """Return a tensor for each storage in the model's memory that none of the `saved` tensors of a module uses.
+
+    Buffers are returned, too, because vllm-ascend saves only those of its main model.
+    """
     import torch
 
     spans = sorted(
@@ -141,15 +171,18 @@ def find_plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
     )
     # By its type: some objects import a library when they are asked for their class.
     with _all_collectable():
-        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    on_npu = [each for each in tensors if each.device.type == "npu"]
-    filled = {_storage(each) for each in on_npu if isinstance(each, torch.nn.Parameter)}
-    found: dict[tuple[object, ...], torch.Tensor] = {}
-    for each in on_npu:
-        if type(each) is torch.Tensor and each.numel() > 0 and _storage(each) not in filled:
-            at = bisect.bisect(spans, (each.data_ptr(), float("inf"))) - 1
-            if at >= 0 and each.data_ptr() < spans[at][1]:
-                found.setdefault((each.data_ptr(), each.shape, each.stride(), each.dtype), each)
+        objects = gc.get_objects()
+    # A parameter of no module is lost, too: no sync fills it.
+    modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]
+    held = [each for module in modules for kind in saved for each in vars(module).get(kind, {}).values()]
+    filled = {_storage(each) for each in held if _is_real(each) and each.device.type == "npu"}
+    found: dict[int, torch.Tensor] = {}
+    for each in objects:
+        if _is_real(each) and each.device.type == "npu":
+            address = _storage(each)
+            at = bisect.bisect(spans, (address, float("inf"))) - 1
+            if at >= 0 and address < spans[at][1] and address not in filled:
+                found.setdefault(address, each)
     return list(found.values())
 
 
@@ -167,11 +200,18 @@ def _all_collectable() -> Iterator[None]:
             gc.freeze()
 
 
-# weight_sync has a function for this, and lies above this module.
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _is_real(one: object) -> bool:
+    """Tell whether an object is a tensor with memory. A fake tensor, for example, has none."""
     import torch
 
-    return tensor.contiguous().view(-1).view(torch.uint8)
+    return type(one) is torch.Tensor or issubclass(type(one), torch.nn.Parameter)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all bytes of a tensor's storage, because the tensor may be a view of a part of them."""
+    import torch
+
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -179,14 +219,27 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _names(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Return a name for each tensor, made from the object that holds it."""
+    """Return a name for the memory of each tensor, made from the object that holds a tensor with this memory."""
+    import torch
+
+    wanted = {_storage(each) for each in tensors}
     with _all_collectable():
+        objects = gc.get_objects()
+        sharing = [each for each in objects if _is_real(each) and each.is_cpu is False and _storage(each) in wanted]
         # An object that has no dictionary yet refers to its attributes itself.
-        holders = gc.get_referrers(*tensors)
+        holders = gc.get_referrers(*sharing)
         dictionaries = [each for each in holders if type(each) is dict]
         owners = [each for each in (*holders, *gc.get_referrers(*dictionaries)) if _has_attributes(each)]
-    found = {id(value): f"{type(one).__qualname__}.{key}" for one in owners for key, value in vars(one).items()}
-    names = [found.get(id(each), f"a tensor of shape {tuple(each.shape)}") for each in tensors]
+    at = {id(each): _storage(each) for each in sharing}
+    modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]
+    attributes = [(each, vars(each)) for each in owners]
+    attributes += [(each, vars(each).get("_buffers", {})) for each in modules]
+    found: dict[int, str] = {}
+    for owner, values in attributes:
+        for key, value in values.items():
+            if id(value) in at:
+                found.setdefault(at[id(value)], f"{getattr(owner, '__name__', type(owner).__qualname__)}.{key}")
+    names = [found.get(_storage(each), f"a tensor of {each.untyped_storage().nbytes()} bytes") for each in tensors]
     counts = Counter[str]()
     numbered = []
     for name in names:

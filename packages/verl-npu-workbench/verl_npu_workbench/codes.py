@@ -17,6 +17,7 @@ from .diagnosis.rules import BY_CODE as LOG_RULES
 from .diagnosis.rules import CAUSES, LogRule, unfilled
 from .doctor.examination import SUBJECTS, Subject
 from .doctor.variables import RULES as VARIABLE_RULES
+from .jobs.levers import LEVERS
 from .jobs.rules import RULES as SCRIPT_RULES
 
 _REPLACED = {
@@ -55,6 +56,14 @@ def _script_meanings() -> Iterator[Meaning]:
         if rule.about:
             also = f", and {JOB}" if Stage.JOB in rule.stages else ""
             yield meaning(rule.code, f"before a run: {_LINT}{also}", about=rule.about)
+    for lever in LEVERS:
+        yield meaning(
+            lever.code,
+            f"before a run: {_LINT}",
+            about=lever.figure,
+            measured_with=lever.conditions,
+            source=", ".join(lever.source),
+        )
     asked = {rule.code for rule in SCRIPT_RULES}
     for guard in rollout.RULES:
         if guard.code in asked:

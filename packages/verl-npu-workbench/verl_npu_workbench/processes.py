@@ -367,32 +367,6 @@ _PATIENCE = 2.0
 """The time limit for a connection, in seconds."""
 
 
-def why_port_is_taken(host: str, port: int) -> str:
-    """Return the operating system's reason why a port of this host cannot be bound. Empty if the port is free.
-
-    `host` is one of this host's addresses, or empty for all of them.
-    """
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, port))
-        except OSError as error:
-            return error.strerror or str(error)
-    return ""
-
-
-def free_ports(count: int) -> list[int]:
-    """Return that many different ports that are currently free."""
-    opened = [socket.socket() for _ in range(count)]
-    try:
-        for each in opened:
-            each.bind(("", 0))
-        return [int(each.getsockname()[1]) for each in opened]
-    finally:
-        for each in opened:
-            each.close()
-
-
 def answers(address: str, port: int) -> bool:
     """Tell whether a TCP connection to that port succeeds."""
     try:

@@ -106,6 +106,14 @@ def test_upstream_asks_for_each_variable_of_ascend_that_is_forwarded(shared: Sha
     assert shared.name in (checkout / shared.path).read_text()
 
 
+def test_verl_finds_the_task_queue_of_engines_on_every_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl 0.9.0 reads it in the process that starts the engines, which another host may run."""
+    monkeypatch.setenv("TASK_QUEUE_ENABLE", "2")
+    monkeypatch.setenv("VLLM_ASCEND_TASK_QUEUE_ENABLE", "1")
+    made = forward_variables_to_workers(lambda: {})["env_vars"]
+    assert (made["TASK_QUEUE_ENABLE"], made["VLLM_ASCEND_TASK_QUEUE_ENABLE"]) == ("2", "1")
+
+
 def test_what_differs_between_hosts_is_not_forwarded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASCEND_RT_VISIBLE_DEVICES", "HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HCCL_IF_IP", "LD_PRELOAD"):
         monkeypatch.setenv(name, "")

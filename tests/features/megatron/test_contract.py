@@ -201,21 +201,27 @@ def test_a_recorded_contract_is_nearest_to_itself(contract: Contract) -> None:
     assert nearest(contract).revision == {"f6688": "1cdd0abd75"}.get(contract.revision, contract.revision)
 
 
-def test_all_seven_revisions_are_recorded() -> None:
-    assert set(REVISIONS) == {
-        *(
-            "1cdd0abd75",
-            "f6688",
-            "f2b0977e",
-            "2.2.0_core_r0.12.1",
-            "2.3.0_core_r0.12.1",
-            "core_r0.15.3",
-            "core_r0.16.0",
-        ),
+def test_all_eight_revisions_are_recorded() -> None:
+    assert set(MEGATRON) == {
+        "1cdd0abd75",
+        "f6688",
+        "f2b0977e",
+        "2.2.0_core_r0.12.1",
+        "2.3.0_core_r0.12.1",
+        "core_r0.15.3",
+        "core_r0.16.0",
+        "core_r0.18.0",
     }
+    assert set(MEGATRON) - set(REVISIONS) == {"core_r0.18.0"}
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_mindspeed_that_imports_megatron_adaptor_is_told_apart(sources: tuple[Path, Path]) -> None:
+    assert not extract(*sources, "small", "0").adaptor
+    (sources[0] / "__init__.py").write_text("import megatron_adaptor  # noqa: F401\n")
+    assert extract(*sources, "small", "0").adaptor
+
+
+@pytest.mark.parametrize("revision", MEGATRON)
 def test_the_recorded_contract_is_what_the_source_gives(revision: str) -> None:
     """Needs VERL_NPU_UPSTREAMS, a folder with `mindspeed-<revision>/` (checkouts of github.com/Ascend/MindSpeed) and
     `megatron-<version>/` (`pip install --no-deps --target` of megatron-core in that version)."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,8 @@ import pytest
 from verl_npu.errors import UnavailableError
 from verl_npu.features.megatron import mindspeed, source
 from verl_npu.features.megatron.mindspeed import collect_a_modules_own_state_only
+from verl_npu.features.megatron.repatch import repatch
+from verl_npu.features.megatron.request import Request
 
 
 @pytest.fixture
@@ -37,8 +42,48 @@ def test_a_package_that_this_revision_imports_is_missed(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folders["mindspeed"] / "megatron_adaptor.py").touch()
-    monkeypatch.setattr(mindspeed.importlib.util, "find_spec", lambda name: None)
-    assert mindspeed.missing_packages(folders["mindspeed"]) == ["einops"]
+    monkeypatch.setattr(source.importlib.util, "find_spec", lambda name: None)
+    assert source.missing_packages(folders["mindspeed"]) == ["einops"]
+
+
+def test_a_worker_does_not_go_without_a_mindspeed_that_failed_to_be_imported(folders: dict[str, Path]) -> None:
+    (folders["mindspeed"] / "__init__.py").write_text("import megatron_adaptor\n")
+    with pytest.raises(UnavailableError, match=r"actor: .* because megatron_adaptor is not installed") as caught:
+        repatch(Request("actor", {}, {}))
+    assert caught.value.fix == (
+        "install MegatronAdaptor and TransformerEngineNPU, in the versions that this MindSpeed needs"
+    )
+
+
+def test_a_mindspeed_that_failed_for_another_reason_is_not_gone_without_either(folders: dict[str, Path]) -> None:
+    with pytest.raises(UnavailableError, match=r"python -c 'import mindspeed\.megatron_adaptor'"):
+        repatch(Request("actor", {}, {}))
+
+
+@pytest.mark.parametrize("imported", [False, True], ids=["not installed", "imported"])
+def test_a_worker_goes_on_otherwise(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, imported: bool) -> None:
+    given: list[object] = []
+    if imported:
+        adaptor = types.SimpleNamespace(repatch=given.append)
+        monkeypatch.setitem(sys.modules, "mindspeed.megatron_adaptor", adaptor)  # type: ignore[arg-type]
+    else:
+        del folders["mindspeed"]
+    repatch(Request("actor", {"use_flash_attn": True}, {}))
+    assert given == ([{"use_flash_attn": True}] if imported else [])
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_an_older_mindspeed_beside_megatron_adaptor_is_warned_of(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], newer: bool
+) -> None:
+    if newer:
+        (folders["mindspeed"] / "__init__.py").write_text("import megatron_adaptor\n")
+    for name in ("megatron_adaptor", "megatron_adaptor.features_manager"):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, module)
+    mindspeed.refuse_mindspeed_without_its_dependencies()
+    assert ("found an older MindSpeed" in " ".join(capfd.readouterr().err.split())) is not newer
 
 
 def test_nothing_is_refused_if_all_is_there(folders: dict[str, Path]) -> None:

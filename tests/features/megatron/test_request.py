@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from verl_npu.errors import CommandError
-from verl_npu.features.megatron.contract import Contract
+from verl_npu.features.megatron.contract import NEWEST, Contract, recorded_as
 from verl_npu.features.megatron.request import Engine, Request, effective, not_judged, requests
 from verl_npu.features.megatron.rules import in_words, problems
 
+from .conftest import REVISIONS
+
 ACTOR = "actor_rollout_ref.actor.megatron"
 OVERRIDE = f"+{ACTOR}.override_transformer_config"
+
+
+@pytest.fixture
+def contract() -> Contract:
+    """Return one contract: how a request is read is no matter of the revision."""
+    return recorded_as(NEWEST)
 
 
 def only(text: str) -> Request:
@@ -99,8 +107,10 @@ def test_a_combination_that_depends_on_an_unknown_value_is_not_refused(contract:
     assert list(problems(only(text), contract)) == []
 
 
-def test_flash_attention_is_not_judged_if_it_may_be_replaced(contract: Contract) -> None:
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_flash_attention_is_not_judged_if_it_may_be_replaced(revision: str) -> None:
     # Most revisions refuse the key because they do not know it.
+    contract = recorded_as(revision)
     request = only(f"{OVERRIDE}.use_flash_attn_npu_batch_invariant=$BI")
     assert not [problem for problem in problems(request, contract) if problem.subject.startswith("use_flash_attn=")]
 

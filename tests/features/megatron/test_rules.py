@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_npu.errors import JobSettingError
-from verl_npu.features.megatron.contract import Contract, catalogue
+from verl_npu.features.megatron.contract import Contract, catalogue, recorded_as
 from verl_npu.features.megatron.request import Request, effective, requests
 from verl_npu.features.megatron.rules import check, problems
 
@@ -305,3 +305,9 @@ def test_a_size_of_text_is_refused_only_if_megatron_gets_it(
 ) -> None:
     request = Request(worker, {}, {"expert_tensor_parallel_size": size, "tensor_model_parallel_size": 2})
     assert [problem.refused for problem in problems(request, contract)] == certain
+
+
+def test_a_mindspeed_that_was_never_run_refuses_nothing() -> None:
+    request = Request("actor", {"use_flash_atn": True, "recompute_granularity": "full"}, {})
+    found = [list(problems(request, recorded_as(revision))) for revision in ("core_r0.16.0", "core_r0.18.0")]
+    assert [[each.refused for each in those] for those in found] == [[True, True], [False, False]]

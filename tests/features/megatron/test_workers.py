@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from verl_npu.errors import UnavailableError
+from verl_npu.features.megatron import over_megatron, source
 from verl_npu.features.megatron.request import Request
 from verl_npu.features.megatron.workers import REQUEST, configure_each_engine_with_its_own_overrides
 
@@ -20,6 +23,19 @@ def engine(**overrides: object) -> SimpleNamespace:
 def through_the_bridge(engine: SimpleNamespace) -> None:
     """Write the script's overrides, and no others, to Megatron-Bridge's configuration, as upstream does."""
     engine.provider = SimpleNamespace(**getattr(engine, REQUEST).overrides)
+
+
+def test_an_engine_does_not_make_its_groups_without_the_installed_mindspeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "package_folder", lambda package, part: tmp_path)
+    name = "megatron.check_the_language_model_engines_overrides"
+    (make_groups,) = [patch.implementation for patch in over_megatron if patch.id == name]
+    made = SimpleNamespace(engine_config={})
+    with pytest.raises(UnavailableError, match="the language model's engine: expected the installed MindSpeed"):
+        make_groups(lambda engine: None, made)
+    monkeypatch.setitem(sys.modules, "mindspeed.megatron_adaptor", ModuleType("mindspeed.megatron_adaptor"))
+    make_groups(lambda engine: None, made)
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,6 @@ def hook(seen: list[str]):
         remove_hook(name, note)
 
 
-def test_it_runs_after_the_module_is_executed(package, hook, seen) -> None:
-    package.write("up.ops", "DONE = 1\n")
-    add_hook("up.ops", hook)
-    assert seen == []
-    package.load("up.ops")
-    assert seen == ["up.ops done=True"]
-
-
 def test_a_before_hook_runs_before_the_module_is_executed(package, hook, seen) -> None:
     package.write("up.ops", "DONE = 1\n")
     add_hook("up.ops", hook, before=True)

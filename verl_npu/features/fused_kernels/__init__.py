@@ -85,7 +85,7 @@ _FORWARD, _BACKWARD = BLOCKS
     retired_by=_RETIRED,
     requires=Defines(f"{MODULE}:{_FORWARD}"),
 )
-def mend_the_fused_loss(
+def fix_the_fused_loss(
     original: Callable[[Tensor, Tensor, Tensor, int, float, ProcessGroup | None], Loss],
     hidden: Tensor,
     weight: Tensor,

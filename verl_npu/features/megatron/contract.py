@@ -81,6 +81,9 @@ class Contract:
     validates: bool
     """Whether making a model's configuration calls the features' validate_args. `repatch` itself never calls these
     functions."""
+    adaptor: bool = False
+    """Whether this MindSpeed needs MegatronAdaptor and TransformerEngineNPU. Their arguments are not recorded, and
+    such a MindSpeed was never run on virtual NPUs."""
 
     def knows(self, key: str) -> bool:
         """Tell whether `key` has an effect, or is required by the documents."""
@@ -142,6 +145,7 @@ def read_contract(path: Path) -> Contract:
             reads=tuple(content["reads"]),
             process=tuple(content["process"]),
             validates=bool(content["validates"]),
+            adaptor=bool(content.get("adaptor", False)),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeclarationError(
@@ -179,7 +183,7 @@ def recorded_as(revision: str) -> Contract:
 
 
 NEWEST = "core_r0.16.0"
-"""The newest recorded revision of MindSpeed."""
+"""The newest recorded revision of MindSpeed that was run on virtual NPUs."""
 
 
 # Recipes whose documents name another revision than the pin's documents: the package of their scripts -> the revision.

@@ -4,16 +4,15 @@ state."""
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import UnavailableError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import AllOf, Calls, Defines, Never, Not, Reads, Takes
+from ...reporting import warn
 from . import over_megatron
 from .repatch import Repatch, checked_repatch, own_functions_restored, remove_placeholder_modules, without_lazy_aliases
 from .request import OVERRIDE
@@ -36,15 +35,8 @@ _SAVED = (
 _FEATURES_OF = "mindspeed.features_manager"
 _FEATURES = Defines("mindspeed.features_manager:create_features_list")
 _FLASH_ATTN = "flash_attn"
-_INSTALLED_BY = {"megatron.core": "megatron-core", "triton": "triton-ascend"}
-
-
-# Packages that the import of some revisions needs: the package, the file that imports it, and a mark in that file.
-_IMPORTS = (
-    ("einops", "megatron_adaptor.py", ""),
-    ("triton", "features_manager/megatron_basic/requirements_basic.py", "mindspeed.ops.triton"),
-    ("scipy", "features_manager/transformer/experimental_attention_variant/dsa.py", "dsa_matrix_naive"),
-)
+# MindSpeed-LLM's images have a module megatron_adaptor, too, but no package of this name.
+_ADAPTOR = "megatron_adaptor.features_manager"
 _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
 
 
@@ -61,34 +53,27 @@ _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
 )
 def refuse_mindspeed_without_its_dependencies() -> None:
     """Raise UnavailableError before the import of MindSpeed, if a missing package would make it fail halfway."""
-    from .source import package_folder
+    from .source import advice, missing_packages, needs_adaptor, package_folder
 
-    missing = missing_packages(package_folder("mindspeed", "features_manager"))
+    mindspeed = package_folder("mindspeed", "features_manager")
+    missing = missing_packages(mindspeed)
     if missing:
         error = UnavailableError(
             subject="mindspeed.megatron_adaptor",
             found=f"verl-npu does not import MindSpeed, because {' and '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not installed, and MindSpeed would fail after it had changed "
             "torch",
-            fix=f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing)}, in the versions that "
-            "this MindSpeed needs",
+            fix=advice(missing),
             override=OVERRIDE,
         )
         error.name = missing[0]
         raise error
-
-
-def missing_packages(mindspeed: Path | None) -> list[str]:
-    """Return the packages that the MindSpeed in this folder always imports and that are not installed here."""
-    from .source import package_folder
-
-    missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
-    for package, file, mark in _IMPORTS:
-        path = mindspeed / file if mindspeed is not None else None
-        wanted = path is not None and path.is_file() and mark in path.read_text()
-        if wanted and importlib.util.find_spec(package) is None:
-            missing.append(package)
-    return missing
+    if mindspeed is not None and _ADAPTOR in sys.modules and not needs_adaptor(mindspeed):
+        warn(
+            "MindSpeed: expected core_r0.17.0 or newer in a process with MegatronAdaptor; found an older MindSpeed, "
+            "which replaces the same functions of torch and Megatron a second time; use the MindSpeed of the branch "
+            "that your MegatronAdaptor has, or do not import megatron_adaptor"
+        )
 
 
 @over_megatron.wrap(

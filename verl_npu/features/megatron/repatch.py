@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from ...errors import ApplyError, JobSettingError
+from ...errors import ApplyError, JobSettingError, UnavailableError
 from ...registry.apply.slots import Owner, namespace, read_namespace
 from .request import OVERRIDE, Request
 
@@ -28,6 +28,7 @@ __all__ = [
     "on_behalf_of",
     "own_functions_restored",
     "plain_values",
+    "refuse_to_go_without_mindspeed",
     "remove_placeholder_modules",
     "repatch",
     "without_lazy_aliases",
@@ -66,14 +67,38 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 
 
 def repatch(request: Request) -> None:
-    """Check `request`, and apply it through MindSpeed's own `repatch`. Do nothing if MindSpeed is not imported.
+    """Check `request`, and apply it through MindSpeed's own `repatch`. Do nothing if MindSpeed is not installed.
 
-    Raises JobSettingError or ApplyError. Then the process is unchanged.
+    Raises JobSettingError, ApplyError, or UnavailableError. Then the process is unchanged.
     """
+    refuse_to_go_without_mindspeed(request.worker)
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
     if adaptor is not None:
         with on_behalf_of(request):
             adaptor.repatch(dict(request.overrides))
+
+
+def refuse_to_go_without_mindspeed(worker: str) -> None:
+    """Raise UnavailableError if MindSpeed is installed, but could not be imported.
+
+    verl ignores that error, and would train with Megatron as it is.
+    """
+    from .source import advice, missing_packages, package_folder
+
+    folder = package_folder("mindspeed", "features_manager")
+    if folder is None or "mindspeed.megatron_adaptor" in sys.modules:
+        return
+    missing = missing_packages(folder)
+    raise UnavailableError(
+        subject=worker,
+        expected="the installed MindSpeed in this process, because Megatron does not run on NPUs without it",
+        found=f"an import that failed without a word, because {' and '.join(missing)} "
+        f"{'is' if len(missing) == 1 else 'are'} not installed"
+        if missing
+        else "an import that failed without a word",
+        fix=advice(missing) if missing else "run `python -c 'import mindspeed.megatron_adaptor'` to see the error",
+        override=OVERRIDE,
+    )
 
 
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:

@@ -79,8 +79,10 @@ def problems(request: Request, contract: Contract) -> Iterator[Finding]:
     for rule in RULES:
         with contextlib.suppress(UnknownValueError):
             for problem in rule.ask(asked):
-                # MindSpeed-LLM does not run on virtual NPUs, so we have only seen how verl starts it.
-                shown = request.engine is Engine.MEGATRON or rule.ask is _unread_group
+                # Neither MindSpeed-LLM nor a MindSpeed on MegatronAdaptor runs on virtual NPUs, so we have only
+                # seen how verl starts them.
+                run = request.engine is Engine.MEGATRON and not contract.adaptor
+                shown = run or rule.ask is _unread_group
                 yield replace(problem, code=rule.code, severity=problem.severity if shown else Severity.WARNING)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
@@ -13,10 +13,29 @@ from typing import TypeGuard
 from ...errors import SourceError
 from .contract import NEWEST, Argument, Contract, FeatureFacts, contracts, recorded_as
 
-__all__ = ["Installation", "examine", "extract", "installation", "nearest", "package_folder"]
+__all__ = [
+    "Installation",
+    "advice",
+    "examine",
+    "extract",
+    "installation",
+    "missing_packages",
+    "nearest",
+    "needs_adaptor",
+    "package_folder",
+]
 
 _BASE = "MindSpeedFeature"
 _CONFIGS = ("ModelParallelConfig", "TransformerConfig", "MLATransformerConfig")
+# Packages that the import of some revisions needs: the package, the file that imports it, and a mark in that file.
+_ADAPTOR = "megatron_adaptor"
+_IMPORTS = (
+    (_ADAPTOR, "__init__.py", "import megatron_adaptor"),
+    ("einops", "megatron_adaptor.py", ""),
+    ("triton", "features_manager/megatron_basic/requirements_basic.py", "mindspeed.ops.triton"),
+    ("scipy", "features_manager/transformer/experimental_attention_variant/dsa.py", "dsa_matrix_naive"),
+)
+_INSTALLED_BY = {"megatron.core": "megatron-core", "triton": "triton-ascend"}
 _CONFIG_FILES = ("core/model_parallel_config.py", "core/transformer/transformer_config.py")
 
 
@@ -61,7 +80,33 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
         reads=tuple(sorted(reads - known)),
         process=tuple(sorted(process_keys(mindspeed) & known)) if deep else (),
         validates=_validates(mindspeed / "core" / "megatron_basic" / "arguments_basic.py"),
+        adaptor=needs_adaptor(mindspeed),
     )
+
+
+def needs_adaptor(mindspeed: Path) -> bool:
+    """Tell whether this MindSpeed is a layer on MegatronAdaptor, as it is from core_r0.17.0 on."""
+    path = mindspeed / "__init__.py"
+    return path.is_file() and "import megatron_adaptor" in path.read_text()
+
+
+def missing_packages(mindspeed: Path | None) -> list[str]:
+    """Return the packages that the MindSpeed in this folder always imports and that are not installed here."""
+    missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
+    for package, file, mark in _IMPORTS:
+        path = mindspeed / file if mindspeed is not None else None
+        wanted = path is not None and path.is_file() and mark in path.read_text()
+        if wanted and importlib.util.find_spec(package) is None:
+            missing.append(package)
+    return missing
+
+
+def advice(missing: Sequence[str]) -> str:
+    """Return how to install the packages that `missing_packages` found."""
+    steps = [f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing if name != _ADAPTOR)}"]
+    if _ADAPTOR in missing:
+        steps = [*(steps if len(missing) > 1 else ()), "install MegatronAdaptor and TransformerEngineNPU"]
+    return f"{'; '.join(steps)}, in the versions that this MindSpeed needs"
 
 
 def megatron_fields(megatron: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from ...errors import JobSettingError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import Calls, Defines, Never
 from . import over_megatron
-from .repatch import on_behalf_of, plain_values, repatch
+from .repatch import on_behalf_of, plain_values, refuse_to_go_without_mindspeed, repatch
 from .request import OVERRIDE, SECTION_KEYS, Request, effective
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ def _declare_groups(owner: str, engine: str, name: str) -> None:
 
     def make_groups(original: Callable[..., None], made: Any) -> None:
         request = request_of(engine, made.engine_config)
+        refuse_to_go_without_mindspeed(engine)
         setattr(made, REQUEST, request)
         with on_behalf_of(request):
             original(made)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from verl_npu_workbench.launch.network import here
-from verl_npu_workbench.processes import free_ports
+from virtual_ascend.testing import free_port
 
 from .conftest import Run
 
@@ -94,7 +94,7 @@ def test_a_port_that_is_taken_is_refused(run: Run) -> None:
 def test_an_error_of_the_doctor_refuses(run: Run, own: str, monkeypatch: pytest.MonkeyPatch, verdict: str) -> None:
     answer = f'[{{"name": "cann", "verdict": "{verdict}", "found": "none", "needed": "8.2", "fix": "install it"}}]'
     monkeypatch.setattr("verl_npu_workbench.launch.launching.own_python", lambda *words: ["echo", answer])
-    port = f"--port={free_ports(1)[0] - 1}"
+    port = f"--port={free_port() - 1}"
     status, output = run("launch", "--nodes=2", f"--head={own}", "--wait=1", port, "--", "true", columns=250)
     assert status == 2
     assert ("cann: none (needed: 8.2; install it)" in output) == (verdict == "error")

@@ -155,6 +155,26 @@ def test_a_script_for_mindspeed_llm_is_judged() -> None:
     assert "a.actor: not judged: of_its_own=True may be an argument of MindSpeed-LLM" in output
 
 
+def test_a_mindspeed_that_was_never_run_saves_no_override_from_refusal() -> None:
+    status, output = run("--overrides", "use_flash_atn=True")
+    assert (status, "the overrides: refused: use_flash_atn=True" in output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("pin", "own", "expected"),
+    [
+        ("v0.8.0", "", 1),
+        ("v0.9.0", "", 0),
+        ("1dda039b", "", 0),
+        ("v0.9.0", " a.actor.megatron.vanilla_mbridge=True", 1),
+    ],
+)
+def test_megatron_bridge_is_the_default_from_0_9_0_on(pin: str, own: str, expected: int) -> None:
+    text = f"a.actor.megatron.override_transformer_config.use_ascend_gdn=True{own}"
+    status, output = run("--pin", pin, "--overrides", text)
+    assert (status, "use_ascend_gdn" in output) == (expected, True)
+
+
 def test_a_pin_and_a_revision_are_not_asked_for_together() -> None:
     status, output = run("--pin", "v0.7.1", *REVISION, "--overrides", "a=1")
     assert status == 2

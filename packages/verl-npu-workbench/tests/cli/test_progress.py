@@ -16,7 +16,7 @@ from verl_npu_workbench.jobs.trainer import Trainer
 from verl_npu_workbench.launch.network import here
 from verl_npu_workbench.plan import planning
 from verl_npu_workbench.plan.hardware import HARDWARE
-from verl_npu_workbench.processes import free_ports
+from virtual_ascend.testing import free_port
 
 from tests.jobs.conftest import COMMAND, Write, tree, write
 from tests.plan.conftest import job_of, torchrun
@@ -184,4 +184,4 @@ def test_a_launch_says_for_whom_it_waits(
     monkeypatch.setenv("VIRTUAL_ASCEND", "2")
     slow(place, words)
     hosts = ",".join((head, own) if head else (own, "198.51.100.7"))
-    see(words, "launch", "--hosts", hosts, "--no-doctor", f"--port={free_ports(1)[0] - 1}", "--", "true")
+    see(words, "launch", "--hosts", hosts, "--no-doctor", f"--port={free_port() - 1}", "--", "true")

@@ -260,6 +260,20 @@ def test_a_script_in_order_is_status_0(sandboxed: None, run: Run, rl: Path, writ
     assert content["trainer"] == "verl.trainer.main_rl"
 
 
+def test_advice_is_no_finding_and_can_be_left_out(sandboxed: None, run: Run, rl: Path, write: Write) -> None:
+    script = write("export VERL_NPU_DISABLE=fused_ops", GOOD)
+    status, content = checked(run, script)
+    *_warnings, found = content["findings"]  # type: ignore[misc]
+    assert (status, found["rule"], found["severity"], found["refused"]) == (0, "lever.fused-ops", "advice", False)
+    assert "verl-project/verl#4406" in found["source"]
+    status, output = run("lint", str(script), columns=400)
+    before, after = output.split("Advice on the job's speed, with figures from other jobs:\n")
+    advised, *said, end = after.splitlines()
+    assert (status, advised) == (0, "advice  lever.fused-ops: VERL_NPU_DISABLE=fused_ops")
+    assert "Try: remove VERL_NPU_DISABLE. Source: ByteDance-Seed/VeOmni#308" in " ".join(" ".join(said).split())
+    assert run("lint", "--no-advice", str(script), columns=400) == (0, f"{before}{end}\n")
+
+
 WRONG = {
     "CUDA": (GOOD.replace("=npu", "=cuda"), "device-setting"),
     "an unknown key": (f"{GOOD} trainer.unknown=1", "hydra"),

@@ -46,6 +46,10 @@ def test_the_published_images_versions_are_those_of_its_document(run: Run) -> No
     [
         (["--pin", "v0.9.1", "--for", "image"], "expected one of documents with --pin v0.9.1; 796871d7 has image"),
         (["--for", "image"], "Missing option '--pin'"),
+        (
+            ["--pin", "v0.8.0", "--npu", "a5"],
+            "expected a pin whose documents cover this NPU: v0.9.0, v0.9.1, 1dda039b",
+        ),
     ],
 )
 def test_an_environment_that_a_pin_does_not_have_is_refused(run: Run, arguments: list[str], said: str) -> None:

@@ -102,6 +102,10 @@ def _set(name: str, text: str) -> Callable[[Box], object]:
     return lambda box: box.environ.update({name: text})
 
 
+def _on_arm(box: Box) -> None:
+    box.arch = "arm"
+
+
 def _smi(text: str, status: int = 0) -> Callable[[Box], object]:
     return lambda box: box.npu_smi(text, status)
 
@@ -675,6 +679,22 @@ CASES = (
         {"NPU_FA2_SPARSE_MODE": ERROR},
         "'1'",
         "unset NPU_FA2_SPARSE_MODE",
+    ),
+    Case(
+        "OpenMP that pins every process",
+        "v0.7.1",
+        _set("OMP_PROC_BIND", "TRUE"),
+        {"OMP_PROC_BIND": WARNING},
+        "a request to pin each process",
+        "export OMP_PROC_BIND=false",
+    ),
+    Case(
+        "CPUs that torch_npu binds before vllm-ascend does",
+        "v0.9.1",
+        _all(_on_arm, _set("CPU_AFFINITY_CONF", "1")),
+        {"CPU_AFFINITY_CONF": WARNING},
+        "a second binding",
+        "unset CPU_AFFINITY_CONF",
     ),
     Case(
         "a library to preload that is not there",

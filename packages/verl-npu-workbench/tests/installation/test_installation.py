@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ TARGETS = [
     for arch in Arch
     for npu in Npu
     for in_image in (False, True)
-    if pin.images or not in_image
+    if Target(pin, arch, npu).documented and (not in_image or Target(pin, arch, npu).image is not None)
 ]
 NIGHTLY = pytest.mark.nightly("verl_npu_workbench/installation/", "pins/")
 every = pytest.mark.parametrize(
@@ -166,9 +167,19 @@ def test_mindspeeds_own_requirements_are_installed_without_what_the_constraints_
 
 
 def test_a3_compiles_vllm_ascend_for_itself() -> None:
-    typed = {npu: commands(Target(PINS["v0.7.1"], Arch.ARM, npu)) for npu in Npu}
+    typed = {npu: commands(Target(PINS["v0.9.1"], Arch.ARM, npu)) for npu in Npu}
     assert "SOC_VERSION=ascend910b1" in typed[Npu.A2]
     assert "SOC_VERSION=ascend910_9392" in typed[Npu.A3]
+    assert "SOC_VERSION=ascend950dt_9582" in typed[Npu.A5]
+
+
+def test_ascend_950_has_the_versions_of_its_own_page_where_there_is_one() -> None:
+    found = {npu: Target(PINS["v0.9.1"], Arch.ARM, npu) for npu in Npu}
+    assert found[Npu.A5].specifier(Component.TRANSFORMERS) == "==4.57.6"
+    assert found[Npu.A3].specifier(Component.TRANSFORMERS) == "==5.10.4"
+    assert "checkout 0c6c0ceaa523a96032dee1539a52032155e6404e" in commands(found[Npu.A5])
+    covered = {name for name, pin in PINS.items() if Target(pin, Arch.ARM, Npu.A5).documented}
+    assert covered == {"v0.9.0", "v0.9.1", "1dda039b"}
 
 
 def test_python_is_one_that_the_documents_allow_and_the_images_own_in_an_image() -> None:
@@ -178,6 +189,14 @@ def test_python_is_one_that_the_documents_allow_and_the_images_own_in_an_image()
             assert target.image.base.endswith(f"py{target.python}")
         else:
             assert admitted(f"{target.python}.9", SpecifierSet(target.specifier(Component.PYTHON)))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_jemalloc_is_installed_if_asked_for(asked: bool) -> None:
+    target = Target(PINS["v0.9.1"], Arch.ARM, Npu.A2, jemalloc=asked)
+    assert ("libjemalloc2" in commands(target)) is asked
+    image = dockerfile(dataclasses.replace(target, in_image=True))
+    assert ("ENV LD_PRELOAD=libjemalloc.so.2\n" in image) is asked
 
 
 # Files.

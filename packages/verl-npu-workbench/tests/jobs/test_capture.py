@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.jobs.capture import Capture, capture, tree_of
+from verl_npu_workbench.jobs.capture import Capture, capture, required_verl, tree_of
 from verl_npu_workbench.jobs.trainer import trainer_of, with_secrets
 
 from verl_npu.errors import SourceError
@@ -195,6 +195,40 @@ def test_a_script_waits_for_a_cluster_that_is_there_soon(captured: Captured) -> 
 def test_an_address_is_found_for_the_interface_that_a_script_names(captured: Captured) -> None:
     found = captured("ray $(ifconfig eth0 | grep -Eo 'inet ([0-9.]+)' | awk '{print $2}') $(hostname -I)")
     assert words(found)[-1] == ["ray", "127.0.0.1", "127.0.0.1"]
+
+
+JOINED = (
+    "IP=$(ip -4 addr show $(ip route show default | awk '{print $5}') | grep -oP '(?<=inet )[0-9.]+')",
+    'if [ "$MASTER_ADDR" = "$IP" ]; then',
+    "ray start --head",
+    COMMAND,
+    "else",
+    'ray start --address="$MASTER_ADDR:6766"',
+    "fi",
+)
+
+
+@pytest.mark.parametrize("head", ["IP FOR MASTER NODE", "192.168.0.7", "localhost"])
+def test_a_script_that_joins_the_head_node_is_run_as_on_it(captured: Captured, head: str) -> None:
+    found = captured(f'export MASTER_ADDR="{head}"', *JOINED)
+    assert trainer_of(found).exports == {"MASTER_ADDR": "127.0.0.1"}
+    assert found.head == head
+    assert head in found.script.read_text()
+
+
+def test_a_script_that_takes_the_head_node_from_elsewhere_is_run_once(captured: Captured) -> None:
+    found = captured(*JOINED, given={"MASTER_ADDR": "192.168.0.7"})
+    assert words(found)[-1] == ["ray", "start", "--address=192.168.0.7:6766"]
+    assert not found.head
+
+
+def test_a_recipe_says_how_to_install_its_verl(write: Write, tree: Path) -> None:
+    script = write(name="recipe/small/run.sh")
+    assert required_verl(script) == []
+    (tree / "recipe" / "small" / "REQUIRED_VERL.txt").write_text(
+        "MODE=pinned\nCOMMIT=1234\nPIP_INSTALL=pip install verl==0.7.1\nOPTION_A_PIP=pip install verl==0.4.0\n"
+    )
+    assert required_verl(script) == ["pip install verl==0.7.1", "pip install verl==0.4.0"]
 
 
 def test_a_program_that_only_passes_a_command_on_is_seen_through(captured: Captured) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from verl_npu_workbench.jobs import job
-from verl_npu_workbench.jobs.job import compose, entry_of
+from verl_npu_workbench.jobs.job import compose, entry_of, uses_verl
 from verl_npu_workbench.jobs.trainer import Trainer
 from verl_npu_workbench.sandbox import Limits
 
@@ -119,6 +120,32 @@ def test_a_recipe_finds_the_configuration_that_it_builds_on(tree: Path) -> None:
     for module in ("recipe.small.main_recipe", "recipe/small/main_recipe.py"):
         values = compose(trainer(tree, module=module), tree).settings.values
         assert (values["own"], values["data.train_batch_size"]) == (1, 1024)
+
+
+@pytest.mark.parametrize("options", [(), ("--config-path={tree}/recipe/small/config",)])
+def test_a_recipe_in_a_clone_of_its_own_composes_in_the_tree(
+    tree: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    recipe = tmp_path / "verl-recipe" / "small"
+    (recipe / "config").mkdir(parents=True)
+    (recipe / "main_recipe.py").write_text(TRAINER.replace('"main"', '"recipe"'))
+    (recipe / "config" / "recipe.yaml").write_text(
+        "hydra:\n  searchpath:\n    - file://verl/trainer/config\ndefaults:\n  - main\n  - _self_\nown: 1\n"
+    )
+    given = tuple(option.format(tree=tree) for option in options)
+    started = replace(trainer(tree, module="recipe.small.main_recipe", options=given), recipes=recipe.parent)
+    values = compose(started, tree).settings.values
+    assert (values["own"], values["data.train_batch_size"]) == (1, 1024)
+
+
+@pytest.mark.parametrize(
+    ("text", "uses"), [("from verl.trainer import x", True), ("import verlette", False), ("import torch", False)]
+)
+def test_a_trainer_of_another_framework_is_told_from_one_that_imports_verl(tree: Path, text: str, uses: bool) -> None:
+    (tree / "train.py").write_text(f"{text}\n{TRAINER}")
+    (tree / "config").mkdir()
+    (tree / "config" / "main.yaml").write_text("a: 1")
+    assert uses_verl(compose(trainer(tree, module="train.py"), tree)) is uses
 
 
 def test_what_a_tree_prints_as_it_is_composed_is_not_taken_for_the_answer(tree: Path) -> None:

@@ -363,6 +363,11 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "placeholders",
         False,
     ),
+    "an interface to fill in": (
+        script(exports={"HCCL_SOCKET_IFNAME": "SOCKET IFNAME FOR CURRENT NODE"}),
+        "placeholders",
+        False,
+    ),
     "a path to fill in where the job writes": (
         script(overrides=("trainer.default_local_dir=path/to/checkpoints",)),
         "placeholders",

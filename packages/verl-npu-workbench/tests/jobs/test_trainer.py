@@ -126,7 +126,7 @@ def test_other_programs_with_a_setting_or_two_are_no_trainers(trained: Trained) 
     assert found.module == "verl.trainer.main_small"
 
 
-@pytest.mark.parametrize("words", ["a=1", "--config-name main +a=1 b=2", "~a"])
+@pytest.mark.parametrize("words", ["a=1", "--config-name main +a=1 b=2", "~a", "--config-name main"])
 def test_a_trainer_with_a_setting_or_two_is_one(trained: Trained, words: str) -> None:
     found = trained("python3 scripts/convert.py --src a=1", "python3 get.py org/model", f"python3 -m x.main {words}")
     assert found.module == "x.main"
@@ -143,7 +143,7 @@ def test_a_script_without_a_trainer_says_what_it_calls(captured: Captured) -> No
 
 
 def test_a_script_that_stops_before_its_trainer_says_why(captured: Captured) -> None:
-    with pytest.raises(SourceError, match=r"ends with status 3 \(give a model\)"):
+    with pytest.raises(SourceError, match="ends with status 3; the last line of its output is: give a model"):
         trainer_of(captured("echo give a model >&2", "exit 3", COMMAND))
 
 
@@ -170,6 +170,20 @@ def test_what_starts_nothing_is_no_command(tree: Path, words: list[str]) -> None
 
 def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path) -> None:
     assert trained(COMMAND, folder=tmp_path / "mine").overrides == KEYS
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_clone_of_the_recipes_stands_in_for_the_folder_that_a_tree_lacks(
+    captured: Captured, tree: Path, tmp_path: Path, has: bool
+) -> None:
+    clone = tmp_path / "verl-recipe"
+    for root in (clone, tree / "recipe") if has else (clone,):
+        (root / "small").mkdir(parents=True)
+        (root / "small" / "main_recipe.py").touch()
+    (clone / ".git").mkdir()
+    command = COMMAND.replace("verl.trainer.main_small", "recipe.small.main_recipe")
+    found = trainer_of(captured(command, folder=clone, name="small/run.sh"))
+    assert found.recipes == (None if has else clone)
 
 
 def test_a_runtime_environment_that_the_script_writes_is_read(captured: Captured) -> None:

@@ -24,8 +24,8 @@ from verl_npu.features.fused_kernels import (
     BLOCKS,
     columns,
     fit_blocks_of_the_fused_loss_gradient,
+    fix_the_fused_loss,
     leave_out_missing_ranges,
-    mend_the_fused_loss,
 )
 from verl_npu.features.fused_kernels.columns import (
     PART,
@@ -41,7 +41,7 @@ HIDDEN, WEIGHT, LABELS = torch.zeros(4, 128), torch.zeros(PART, 128), torch.zero
 """Arguments with a vocabulary of whole parts."""
 FORWARD, BACKWARD = BLOCKS
 PATCHES = {
-    FORWARD: lambda original: mend_the_fused_loss(original, HIDDEN, WEIGHT, LABELS, 0, 2.0),
+    FORWARD: lambda original: fix_the_fused_loss(original, HIDDEN, WEIGHT, LABELS, 0, 2.0),
     BACKWARD: lambda original: fit_blocks_of_the_fused_loss_gradient(original, HIDDEN, temperature=2.0),
 }
 GIVEN = {FORWARD: (HIDDEN, WEIGHT, LABELS, 0, 2.0, None, {}), BACKWARD: (HIDDEN, {"temperature": 2.0})}
@@ -75,7 +75,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_machine_without_triton_is_told_so(kernels: ModuleType) -> None:
     vars(kernels)["HAVE_TRITON"] = False
     with pytest.raises(UnavailableError, match="Triton is not installed; install triton-ascend") as raised:
-        mend_the_fused_loss(lambda *_: (), HIDDEN, WEIGHT, LABELS)
+        fix_the_fused_loss(lambda *_: (), HIDDEN, WEIGHT, LABELS)
     assert raised.value.name == "triton"
 
 

@@ -49,7 +49,9 @@ def test_the_figure_is_the_report_s_with_the_compiler_of_its_time(
     older: Toolchain, tmp_path: Path, source: str, needed: int
 ) -> None:
     found = outcome(older, source, tmp_path)
-    assert (found.verdict, found.buffer, found.needed, found.there) == (Verdict.OVERFLOWS, "ub", needed, 1572864)
+    # The pointers are guessed to be of float32, and with bfloat16 the rows fit.
+    assert (found.verdict, found.buffer, found.needed, found.there) == (Verdict.MAY_OVERFLOW, "ub", needed, 1572864)
+    assert found.why == "x_ptr=*fp32, out_ptr=*fp32"
 
 
 def test_rows_that_torch_makes_a_kernel_of_overflow_by_about_the_report_s_figure(

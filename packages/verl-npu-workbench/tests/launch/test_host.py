@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from verl_npu_workbench.launch import host
-from verl_npu_workbench.launch.host import Request, count_npus, look, variables
+from verl_npu_workbench.launch.host import Request, count_npus, look, preload, variables
 
 from tests.doctor.smi import a2
 from verl_npu.errors import LaunchError
@@ -80,6 +80,32 @@ def test_what_the_documents_ask_for_is_set_unless_the_user_has_set_it() -> None:
     mine = {"HCCL_EXEC_TIMEOUT": "60", "GLOO_SOCKET_IFNAME": "lo", "HCCL_SOCKET_IFNAME": "ib0"}
     # The address would take precedence over the user's interface.
     assert not {*mine, "HCCL_IF_IP"} & {*variables(mine, HERE, "10.0.0.2")}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"LD_PRELOAD": "libjemalloc.so.2"}),
+        ({"LD_PRELOAD": "/opt/libown.so"}, {"LD_PRELOAD": "libjemalloc.so.2:/opt/libown.so"}),
+        ({"LD_PRELOAD": "/usr/lib64/libjemalloc.so.2"}, {}),
+    ],
+)
+def test_jemalloc_is_loaded_before_the_users_libraries_unless_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]
+) -> None:
+    monkeypatch.setattr(host, "find_library", lambda name: f"lib{name}.so.2")
+    assert preload(given) == expected
+
+
+def test_jemalloc_is_refused_where_it_is_not_installed_and_left_out_unless_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "find_library", lambda name: None)
+    environ = {"VIRTUAL_ASCEND": "2"}
+    asked = look(Request(command=("true",), jemalloc=True), environ)
+    assert [str(each).partition(":")[0] for each in asked.refusals] == ["--jemalloc"]
+    left_out = look(Request(command=("true",)), environ)
+    assert (left_out.refusals, "LD_PRELOAD" in left_out.added) == ([], False)
 
 
 @pytest.mark.parametrize(("name", "value"), [("GLOO_SOCKET_IFNAME", "eth7"), ("HCCL_IF_IP", "10.0.0.9")])

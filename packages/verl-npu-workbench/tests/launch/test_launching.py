@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from verl_npu_workbench.launch import launching
 from verl_npu_workbench.launch.meeting import Member, join
-from verl_npu_workbench.processes import ProcessTree, free_ports
+from verl_npu_workbench.processes import ProcessTree
+from virtual_ascend.testing import free_port
 
 from verl_npu.errors import LaunchError
 
@@ -63,7 +64,7 @@ def test_a_ray_that_does_not_start_is_no_job() -> None:
 
 
 def test_a_head_that_cannot_take_part_ends_the_others() -> None:
-    port = free_ports(1)[0]
+    port = free_port()
     request = SimpleNamespace(port=port - 1, wait=60.0)
     host: Any = SimpleNamespace(request=request, nodes=2, refusals=())
     own = Member("n1", "127.0.0.1", 0, "train on 2", trouble="cann: none")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from verl_npu_workbench.launch.meeting import Connection, Meeting, Member, join
-from verl_npu_workbench.processes import free_ports
+from virtual_ascend.testing import free_port
 
 HEAD, OTHER = Member("n1", "10.0.0.1", 2, "train on 2"), Member("n2", "10.0.0.2", 2, "train on 2")
 Come = Callable[[Member], Connection]
-PORT = free_ports(1)[0]
+PORT = free_port()
 
 
 @pytest.fixture

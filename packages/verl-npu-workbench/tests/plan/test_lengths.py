@@ -91,6 +91,14 @@ def test_a_short_file_is_begun_again() -> None:
     assert heaviest([(1, 1), (2, 2)], 5) == ((2, 2), (1, 1), (2, 2), (1, 1), (2, 2))
 
 
+def test_sequences_that_just_fill_a_budget_are_heavier_than_more_tokens_in_one_more_micro_batch() -> None:
+    # 12 tokens are two micro batches of 6, 10 tokens are one of 10.
+    assert heaviest([(1, 5), (1, 5), (1, 3), (1, 5)], 2, [10]) == ((1, 5), (1, 3))
+    assert heaviest([(1, 5), (1, 5), (1, 3), (1, 5)], 2, [12]) == ((1, 5), (1, 5))
+    # The budget of another phase counts, too.
+    assert heaviest([(1, 5), (1, 5), (1, 3), (1, 5)], 2, [10, 12]) == ((1, 5), (1, 5))
+
+
 @pytest.mark.parametrize("spread", [0.2, 0.5, 1.0])
 def test_lengths_that_are_drawn_have_the_mean_and_the_spread_that_were_asked_for(spread: float) -> None:
     drawn = drawn_lengths(100, 1000, spread, 50_000)

@@ -6,8 +6,11 @@ import dataclasses
 
 import pytest
 from verl_npu_workbench.plan.hardware import GIB, HARDWARE
-from verl_npu_workbench.plan.rollout import rollout_of
+from verl_npu_workbench.plan.model import Model
+from verl_npu_workbench.plan.rollout import other_engines, rollout_of
 from verl_npu_workbench.plan.share import share_of
+
+from verl_npu.errors import PlanError
 
 from .conftest import ALONE, MODEL, SEPARATE
 
@@ -66,3 +69,43 @@ def test_other_trainers_have_no_servers(settings, changes: dict[str, object]) ->
 def test_weights_that_are_not_sent_by_a_checkpoint_engine_need_no_buckets(settings) -> None:
     chosen = settings(**{"rollout.n_gpus_per_node": 4, f"{ROLLOUT}checkpoint_engine.backend": "naive"})
     assert rollout_of(chosen, MODEL, share_of(chosen), HARDWARE["a2"]).buckets == 0
+
+
+TEACHERS = {
+    "distillation.enabled": True,
+    "distillation.teacher_models.teacher_model.model_path": None,
+    "distillation.teacher_models.math.model_path": "Qwen/Qwen3-8B",
+    "distillation.teacher_models.math.inference.gpu_memory_utilization": 0.4,
+    "distillation.teacher_models.math.inference.tensor_model_parallel_size": 1,
+}
+REWARD = {
+    "reward.reward_model.enable": True,
+    "reward.reward_model.model_path": "Qwen/Qwen3-8B",
+    "reward.reward_model.rollout.gpu_memory_utilization": 0.5,
+    "reward.reward_model.rollout.tensor_model_parallel_size": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({}, []),
+        (TEACHERS, ["Qwen/Qwen3-8B: its engine takes 24.4 GiB of each of its NPUs, 14.9 GiB for its weights"]),
+        (TEACHERS | {"distillation.enabled": False}, []),
+        (REWARD, ["Qwen/Qwen3-8B: its engine takes 30.5 GiB of each of its NPUs, 7.5 GiB for its weights"]),
+        (
+            REWARD | {"reward.reward_model.rollout.gpu_memory_utilization": 0.1},
+            ["Qwen/Qwen3-8B: does not fit; its engine may take 6.1 GiB, and its weights need 7.5 GiB"],
+        ),
+    ],
+)
+def test_engines_of_reward_models_and_teachers_are_noted(settings, others: dict[str, object], said: list[str]) -> None:
+    assert list(other_engines(settings(**others), HARDWARE["a2"], lambda path: MODEL)) == said
+
+
+def test_a_reward_model_of_unknown_size_is_noted(settings) -> None:
+    def unknown(path: str) -> Model:
+        raise PlanError(subject=path, expected="a size", found="none", fix="")
+
+    (said,) = other_engines(settings(**REWARD), HARDWARE["a2"], unknown)
+    assert said == "Qwen/Qwen3-8B: the model's size is unknown, so its engine is not planned"

@@ -117,6 +117,15 @@ def test_the_greatest_lengths_are_those_that_fill_a_budget(settings) -> None:
     assert share_of(Settings({**dynamic.values, **padded})).lengths == (), "padding takes as much"
 
 
+def test_sequences_of_a_pipeline_are_a_multiple_of_what_its_ranks_share(settings) -> None:
+    sizes = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "context_parallel_size": 2}
+    chosen = {f"{ACTOR}strategy": "megatron", **{f"{ACTOR}megatron.{name}": size for name, size in sizes.items()}}
+    assert share_of(settings(**chosen), 3067).lengths[0] == (1024, 3064), "4088 is 511 times 2 x 2 x 2"
+    assert share_of(settings(**chosen), 3072).lengths == ()
+    alone = {**chosen, f"{ACTOR}megatron.pipeline_model_parallel_size": 1}
+    assert share_of(settings(**alone), 3067).lengths == ()
+
+
 def test_a_budget_that_many_sequences_overdraw_is_raised_for_few_and_that_is_said(settings) -> None:
     # 16 sequences of 3840 tokens make 15 micro batches of 4096, one of which gets two.
     key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"

@@ -11,10 +11,12 @@ torch = pytest.importorskip("torch")
 from verl_npu_workbench.simulation.mindspeed import (  # noqa: E402  # after torch
     adamw_step,
     add_grouped_product,
+    add_product,
     chunk_sort_map,
     grouped_product,
     grouped_product_backward,
     l2norm,
+    load_without_atb,
     offer_norm,
     offer_operators,
     offer_recurrence,
@@ -103,6 +105,13 @@ def test_gradients_of_experts_add_up_in_place(experts) -> None:
     torch.testing.assert_close(total, 1 + to_weight)
 
 
+def test_the_gradient_of_a_weight_adds_up_in_place(experts) -> None:
+    x, _ = experts
+    grad, total = torch.arange(30.0).reshape(5, 6), torch.ones(6, 4)
+    add_product(grad, x, total)
+    torch.testing.assert_close(total, 1 + grad.t() @ x)
+
+
 @pytest.mark.parametrize(("amsgrad", "maximize"), [(False, False), (True, False), (False, True)])
 def test_a_step_of_the_swapped_optimizer_is_pytorchs(amsgrad: bool, maximize: bool) -> None:
     settings = {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.2, "eps": 1e-3}
@@ -115,6 +124,21 @@ def test_a_step_of_the_swapped_optimizer_is_pytorchs(amsgrad: bool, maximize: bo
         optimizer.step()
         adamw_step(ours, grad, *states, torch.tensor(step), 0.1, 0.8, 0.9, 0.2, 1e-3, amsgrad, maximize)
     torch.testing.assert_close(ours, theirs.detach())
+
+
+def test_an_operator_of_atb_loads_where_nnal_is_not_installed() -> None:
+    class Builder:
+        def load(self) -> str:
+            return "registered"
+
+    class AtbOpBuilder(Builder):
+        def load(self) -> str:
+            raise RuntimeError("please install cann-nnal package first")
+
+    module = ModuleType("mindspeed.op_builder.atb_builder")
+    module.AtbOpBuilder = AtbOpBuilder  # type: ignore[attr-defined]
+    load_without_atb(module)
+    assert AtbOpBuilder().load() == "registered"
 
 
 def test_mindspeed_takes_it_for_compiled_and_keeps_what_is() -> None:

@@ -56,6 +56,9 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
 @click.option(
     "--doctor/--no-doctor", default=True, show_default=True, help="First check this machine with `verl-npu doctor`."
 )
+@click.option(
+    "--jemalloc", is_flag=True, help="Use the memory allocator jemalloc on the host, which must be installed there."
+)
 @click.option("--dry-run", is_flag=True, help="Only print what launch would do. This needs no NPUs.")
 def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) -> None:
     """Run a job over several machines.

@@ -20,8 +20,9 @@ from verl_npu.language import capitalised, ngettext
 from verl_npu.language import gettext as _
 from verl_npu.pins import pins
 
-from ..jobs.capture import Capture, capture, check_text, tree_of
-from ..jobs.job import Job, compose, follows_all
+from ..jobs.capture import Capture, capture, check_text, required_verl, tree_of
+from ..jobs.job import Job, compose, follows_all, uses_verl
+from ..jobs.levers import advice
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
@@ -48,6 +49,7 @@ from .script import say_unconfined
 @click.option(
     "--start", "starts", is_flag=True, help="Also start the job on phantom NPUs, and stop it before its first step."
 )
+@click.option("--no-advice", is_flag=True, help="Leave out the advice about settings that may make the job faster.")
 @click.option(
     "--model-config",
     metavar="PATH",
@@ -77,6 +79,7 @@ def lint(
     source: str,
     unconfined: bool,
     starts: bool,
+    no_advice: bool,
     model_config: Path | None,
     text: str | None,
     list_overrides: bool,
@@ -98,7 +101,8 @@ def lint(
     revision, overrides are checked against all recorded revisions. An override is then refused only if every revision
     refuses it.
 
-    Exit status: 0 no problem, or only warnings, 1 an error, 2 the script, or a part of it, cannot be checked.
+    Exit status: 0 no problem, or only warnings and advice, 1 an error, 2 the script, or a part of it, cannot be
+    checked.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
@@ -106,7 +110,7 @@ def lint(
     if script is not None:
         if revision is not None or pin is not None:
             raise click.UsageError(_("--revision and --pin need --overrides or --list-overrides"))
-        check_script(script, source, arguments, as_json, unconfined, starts, model_config)
+        check_script(script, source, arguments, as_json, unconfined, starts, model_config, not no_advice)
     elif text is not None:
         overrides.judge(text, revision, pin, as_json)
     else:
@@ -119,8 +123,9 @@ def check_script(
     arguments: Sequence[str],
     as_json: bool,
     unconfined: bool,
-    starts: bool = False,
-    model_config: Path | None = None,
+    starts: bool,
+    model_config: Path | None,
+    advises: bool,
 ) -> None:
     """Check a script against a verl, print the result, and exit.
 
@@ -148,7 +153,9 @@ def check_script(
         job, refusal = (None, None) if lacking else _composed(trainer, tree, unconfined)
         asked = _script(captured, trainer, job.settings if job else Settings({}), tree)
         starting = _started(job, model_config, unconfined) if starts and job else _Start()
-        unread = [each for each in (_unread(asked, lacking), starting.not_judged) if each]
+        foreign = _("the settings, because {module} does not import verl").format(module=trainer.module)
+        verls = job is None or uses_verl(job)
+        unread = [_unread(asked, lacking), "" if verls else foreign, starting.not_judged]
         judged = _Judged(
             script=captured.script,
             tree=captured.tree,
@@ -156,12 +163,14 @@ def check_script(
                 *([refusal] if refusal else []),
                 *without_repeats(findings(asked), starting.found),
                 *starting.found,
+                *(advice(asked) if advises else ()),
             ],
             started=starting.said,
             captured=captured,
             trainer=trainer,
-            verl=_verl(tree, source, asked.pin),
-            not_judged=_("; ").join(unread),
+            verl=_verl(tree, source, asked.pin) if verls else None,
+            required=required_verl(script),
+            not_judged=_("; ").join(filter(None, unread)),
             remedy=_("Install {lacking}: pip install 'verl-npu-workbench[scripts]'.").format(
                 lacking=_(" and ").join(lacking)
             )
@@ -252,6 +261,8 @@ class _Judged:
     remedy: str = ""
     """How to get those parts checked, too."""
     verl: _Verl | None = None
+    required: Sequence[str] = ()
+    """How to install the verl that the script's recipe names."""
     started: str = ""
     """How far the job got when it was started. Empty if it was not started."""
 
@@ -330,6 +341,8 @@ def _content(judged: _Judged) -> dict[str, object]:
         "overrides": list(trainer.overrides) if trainer else [],
         "exports": dict(trainer.exports) if trainer else {},
         "missing": list(captured.missing) if captured else [],
+        "head": captured.head if captured else "",
+        "required_verl": list(judged.required),
         "not_judged": judged.not_judged,
         "started": judged.started,
         "lacking": upstreams.missing_packages(),
@@ -337,11 +350,13 @@ def _content(judged: _Judged) -> dict[str, object]:
         "findings": [
             {
                 "rule": finding.code,
+                "severity": finding.severity.value,
                 "refused": finding.refused,
                 "subject": finding.subject,
                 "found": finding.found,
                 "why": finding.why,
                 "fix": finding.fix,
+                "source": list(finding.source),
             }
             for finding in judged.found
         ],
@@ -352,7 +367,8 @@ _LABELS = {Severity.ERROR: ("red", "refused"), Severity.WARNING: ("yellow", "war
 
 
 def _print(judged: _Judged) -> None:
-    found, trainer = judged.found, judged.trainer
+    found = [finding for finding in judged.found if finding.severity is not Severity.ADVICE]
+    trainer = judged.trainer
     if judged.not_judged:
         said = _("{not_judged}.").format(not_judged=judged.not_judged)
         terminal.paragraph(said, label=_("not judged: "), indent="  ")
@@ -375,6 +391,18 @@ def _print(judged: _Judged) -> None:
     if judged.started:
         terminal.paragraph(judged.started, indent="  ")
     upstreams.print_missing(upstreams.missing_packages())
+    for each in judged.required:
+        terminal.paragraph(
+            _("the recipe's REQUIRED_VERL.txt says: {command}").format(command=each), label=_("note: "), indent="  "
+        )
+    if judged.captured is not None and judged.captured.head:
+        terminal.paragraph(
+            _("the script was run as on the head node, whose address in the script is {head}").format(
+                head=judged.captured.head
+            ),
+            label=_("note: "),
+            indent="  ",
+        )
     for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(
             _("the script reads {path}, but this file is not on this machine").format(path=path),
@@ -404,4 +432,19 @@ def _print(judged: _Judged) -> None:
                 warnings,
             ).format(refused=refused, count=warnings)
         )
+    _print_advice([finding for finding in judged.found if finding.severity is Severity.ADVICE])
     terminal.echo(_("`verl-npu rehearse` runs the script on virtual NPUs."))
+
+
+def _print_advice(found: Sequence[Finding]) -> None:
+    if found:
+        terminal.echo(_("Advice on the job's speed, with figures from other jobs:"))
+    for finding in found:
+        terminal.line(terminal.styled(_("advice"), "cyan"), f"  {finding.code}: {finding.subject}")
+        said = _("{figure} ({conditions}). Try: {fix}. Source: {source}.").format(
+            figure=capitalised(finding.found),
+            conditions=finding.why,
+            fix=finding.fix,
+            source=_(", ").join(finding.source),
+        )
+        terminal.paragraph(said, indent="    ")

@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 import click
+from packaging.version import Version
 
 from verl_npu.cli import terminal
 from verl_npu.errors import CommandError
@@ -20,8 +21,11 @@ from verl_npu.features.megatron.source import Installation, installation
 from verl_npu.findings import Finding, Severity, Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
+from verl_npu.pins import pins
 from verl_npu.registry.source.folder import PlainFolder
 
+_BRIDGE_IS_DEFAULT = Version("0.9.0")
+"""The first verl whose default for `vanilla_mbridge` is False (verl#6951)."""
 _LONGEST_PATH = 255
 """The longest file name on Linux. A string of overrides may be longer and is then not a path."""
 
@@ -43,7 +47,7 @@ def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> N
     """
     text = _read(given)
     asked, source = _asked(_chosen(revision, pin, text))
-    verdicts = [_judge(request, asked) for request in _requests(given, text)]
+    verdicts = [_judge(_with_default_bridge(request, pin), asked) for request in _requests(given, text)]
     notes = [note for pair in combinations(verdicts, 2) for note in _apart(*pair, asked[-1])]
     if as_json:
         click.echo(json.dumps(_content(source, verdicts, notes), indent=2, default=str))
@@ -57,6 +61,14 @@ def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:
     if revision is not None and pin is not None:
         raise click.UsageError(_("--revision and --pin exclude each other: give only one of these options"))
     return revision if pin is None else revision_for(pin, text)
+
+
+def _with_default_bridge(request: Request, pin: str | None) -> Request:
+    """Return the request with Megatron-Bridge, if that is the default of the pin's verl. The user's own setting
+    stays."""
+    if pin is None or Version(pins()[pin].version) < _BRIDGE_IS_DEFAULT:
+        return request
+    return replace(request, section={"vanilla_mbridge": False, **request.section})
 
 
 def _requests(given: str, text: str) -> list[Request]:
@@ -110,7 +122,8 @@ def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
     here = installation()
     if here.mindspeed is not None:
         return (here.contract,), _installed(here)
-    recorded = tuple(sorted(contracts(), key=lambda contract: contract.revision == NEWEST))
+    run = (contract for contract in contracts() if not contract.adaptor)
+    recorded = tuple(sorted(run, key=lambda contract: contract.revision == NEWEST))
     return recorded, _(
         "no MindSpeed is installed, so all recorded revisions were used; choose one revision with --pin or --revision"
     )

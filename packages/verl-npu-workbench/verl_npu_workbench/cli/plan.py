@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ from ..extras import need
 from ..places import put
 from ..plan import report
 from ..plan.hardware import GIB, HARDWARE
+from ..plan.history import history as each_step
 from ..plan.host import host_peaks
 from ..plan.job import Holder
 from ..plan.planning import TOGETHER, Planned, Request
@@ -138,6 +140,12 @@ _MARKS = {
     type=click.Path(path_type=Path),
     help="A JSON file with an earlier plan to compare with.",
 )
+@click.option(
+    "--history",
+    metavar="GOOD..BAD",
+    help="Plan the job at the commits of this range of --verl, which is a clone with history, and tell which commits "
+    "moved its memory. Commits that change no file that the job read are not planned.",
+)
 @json_option("Print the plan as JSON.")
 def plan(
     script: Path | None,
@@ -160,6 +168,7 @@ def plan(
     png: Path | None,
     html: Path | None,
     compare: Path | None,
+    history: str | None,
     as_json: bool,
 ) -> None:
     """Tell whether a full-size job fits into its NPUs.
@@ -179,7 +188,6 @@ def plan(
     _refuse_places(output, png, html)
     before = report.read(compare) if compare else None
     say_unconfined(unconfined)
-    trainer, tree, name = asked_trainer("plan", script, arguments, verl, unconfined)
     request = Request(
         output=output,
         hardware=HARDWARE[npu],
@@ -194,6 +202,9 @@ def plan(
         unconfined=unconfined,
     )
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
+    if history is not None:
+        sys.exit(_print_history(history, script, arguments, verl, request, as_json))
+    trainer, tree, name = asked_trainer("plan", script, arguments, verl, unconfined)
     planned = make(trainer, tree, request, told)
     verdict = judge(planned)
     search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
@@ -224,6 +235,47 @@ def plan(
             _print_difference(before, found)
         terminal.line(_("the whole plan: {output}").format(output=output / "plan.json"))
     sys.exit(_STATUS[verdict.fit] if host_fits else Status.FOUND)
+
+
+def _print_history(
+    commits: str, script: Path | None, arguments: tuple[str, ...], verl: Path | None, request: Request, as_json: bool
+) -> Status:
+    """Plan at each commit of the range. Return FOUND if a commit moved the memory, or has no plan."""
+    if verl is None:
+        raise click.UsageError(_("--history needs --verl, a clone of verl with its history"))
+    # A script of the clone, or one that only its commits have, is the commit's own.
+    inside = None
+    if script is not None and (not script.is_file() or script.resolve().is_relative_to(verl.resolve())):
+        inside = script.resolve().relative_to(verl.resolve()) if script.is_file() else script
+
+    def plan_at(tree: Path) -> Planned:
+        chosen = tree / inside if inside is not None else script
+        trainer, where, _name = asked_trainer("plan", chosen, arguments, tree, request.unconfined)
+        return make(trainer, where, request)
+
+    status, same = Status.FINE, _("planned, to compare the others with")
+    for step in each_step(verl, commits, plan_at, [] if inside is None else [str(inside)]):
+        if step.moves or step.error:
+            status = Status.FOUND
+        if as_json:
+            click.echo(json.dumps(dataclasses.asdict(step)))
+            continue
+        said = step.error or (same if step.planned else _("not planned: changes no file of the job"))
+        same = _("the same memory")
+        terminal.paragraph(step.subject, label=f"{step.commit[:10]} ", indent="  ")
+        for move in step.moves:
+            terminal.line(
+                _("  {phase}: {before:.2f} to {after:.2f} GiB; {holder} {by:+.2f} GiB").format(
+                    phase=move.phase,
+                    before=move.before / GIB,
+                    after=move.after / GIB,
+                    holder=move.holder,
+                    by=move.by / GIB,
+                )
+            )
+        if not step.moves:
+            terminal.paragraph(said, label="  ", indent="  ")
+    return status
 
 
 def _refuse_places(output: Path, *files: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -59,8 +60,9 @@ _HEAD = """\
     type=click.Choice([each.value for each in Npu]),
     default="a2",
     show_default=True,
-    help="With install: the kind of NPUs.",
+    help="With install: the kind of NPUs; a5 is Ascend 950.",
 )
+@click.option("--jemalloc", is_flag=True, help="With install: also install the memory allocator jemalloc.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -108,6 +110,7 @@ def setup(
     arch: str,
     named: str | None,
     npu: str,
+    jemalloc: bool,
     output: Path | None,
     as_json: bool,
     server: str,
@@ -135,7 +138,8 @@ def setup(
     if form == "install":
         if words:
             raise click.UsageError(_("only --format rayjob takes a command after --"))
-        _install(pin, arch, named, npu, output, as_json)
+        host = Target(PINS[pin], Arch(arch), Npu(npu), named=named_of(PINS[pin], named), jemalloc=jemalloc)
+        _install(host, output, as_json)
         return
     machines = SERVERS[server]
     target = Target(PINS[pin], Arch(arch), machines.npu, in_image=True, named=named_of(PINS[pin], named))
@@ -169,15 +173,20 @@ def setup(
     click.echo(_yaml(asked, made), nl=False)
 
 
-_INSTALL_OPTIONS = ("npu", "output", "as_json")
+_INSTALL_OPTIONS = ("npu", "jemalloc", "output", "as_json")
 _CONTAINER_OPTIONS = ("server", "npus", "image", "mounts", "nodes", "name", "queue", "claims", "interface")
 
 
-def _install(pin: str, arch: str, named: str | None, npu: str, output: Path | None, as_json: bool) -> None:
-    made = named_of(PINS[pin], named)
-    host = Target(PINS[pin], Arch(arch), Npu(npu), named=made)
-    image = Target(PINS[pin], Arch(arch), Npu(npu), in_image=True, named=made)
-    files = _files(host, image)
+def _install(host: Target, output: Path | None, as_json: bool) -> None:
+    if not host.documented:
+        others = [each.name for each in PINS.values() if Target(each, host.arch, host.npu).documented]
+        raise CommandError(
+            subject=f"--pin {host.pin.name} --npu {host.npu.value}",
+            expected=_("a pin whose documents cover this NPU: {pins}").format(pins=_(", ").join(others)),
+            found=_("no document about it"),
+            fix=_("use one of these pins"),
+        )
+    files = _files(host, replace(host, in_image=True))
     if output is not None:
         _write(output, files)
     elif as_json:

@@ -136,6 +136,16 @@ def _attention(text: str, site: Site) -> str:
     return "" if re.search("ASCEND|CUSTOM", text.upper()) else _("an attention that vllm-ascend does not have")
 
 
+def _pinned(text: str, site: Site) -> str:
+    return "" if text.lower() == "false" else _("a request to pin each process")
+
+
+def _bound_twice(text: str, site: Site) -> str:
+    engine = site.package(Component.VLLM_ASCEND)
+    binds = engine is not None and engine.parsed is not None and engine.parsed >= _BINDS_CPUS
+    return _("a second binding beside vllm-ascend's own") if binds and site.arch == "arm" and text[0] in "12" else ""
+
+
 def _preloaded(text: str, site: Site) -> str:
     missing = [each for each in re.split(r"[:\s]+", text) if each.startswith("/") and not Path(each).is_file()]
     return _("no such file: {missing}").format(missing=_(", ").join(missing)) if missing else ""
@@ -144,6 +154,8 @@ def _preloaded(text: str, site: Site) -> str:
 _SECONDS = _("a number of seconds")
 _READS_NZ = Version("0.11.0rc1")
 """The first vllm-ascend release that reads the variable VLLM_ASCEND_ENABLE_NZ."""
+_BINDS_CPUS = Version("0.18.0rc1")
+"""The first vllm-ascend release that binds the CPUs of its engines by default, on ARM."""
 _HCCL_REFUSES = _("with any other value, HCCL ends with an error when the first communicator is made")
 _HCCL_MEETS = _(
     "the ranks of HCCL meet through this interface or address, and do not find each other with a wrong one"
@@ -253,6 +265,26 @@ RULES = (
         Severity.ERROR,
     ),
     VariableRule("TP_SOCKET_IFNAME", _interface, _INTERFACES, _("TensorPipe connects through this interface")),
+    VariableRule(
+        "OMP_PROC_BIND",
+        _pinned,
+        _("false, or an unset variable"),
+        _(
+            "libgomp pins each process to a single CPU as soon as it imports torch; vllm-ascend then skips its own "
+            "binding (vllm-ascend#11307)"
+        ),
+        value="false",
+        stages=_EITHER,
+    ),
+    VariableRule(
+        "CPU_AFFINITY_CONF",
+        _bound_twice,
+        _("an unset variable, or enable_cpu_binding=False in the engine's additional_config"),
+        _(
+            "vllm-ascend divides the CPUs that a process may use among the engines, and after torch_npu's binding few "
+            "are left: on A2 an engine keeps 2 of 20, and on A3 vllm-ascend skips its binding (computed by its code)"
+        ),
+    ),
     VariableRule(
         "LD_PRELOAD",
         _preloaded,

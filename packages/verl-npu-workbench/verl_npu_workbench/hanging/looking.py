@@ -73,17 +73,6 @@ def short_title(title: str) -> str:
     return " ".join([words[0].rpartition("/")[2], *words[1:2]])[:60] if words else title
 
 
-def look_here(asked: str, pause: float = PAUSE) -> tuple[host.Job, list[Member]]:
-    """Inspect the processes of a job on this host several times.
-
-    Raises:
-        CommandError: there is no such job, or more than one.
-    """
-    seen = host.processes()
-    job = host.chosen(host.jobs(seen), asked, seen)
-    return job, members_of(job, seen, pause)
-
-
 def members_of(job: host.Job, seen: Mapping[int, host.Process], pause: float) -> list[Member]:
     """Inspect the processes of a job several times within `pause` seconds."""
     processes = host.members(job, seen)

@@ -17,6 +17,10 @@ _KEPT = "torch|torch_npu|torch-npu|torchvision|torchaudio|transformers|triton|tr
 """The packages that the rollout engines require, but whose versions come from the constraints file."""
 
 
+_JEMALLOC = "libjemalloc.so.2"
+_PRELOAD = "export LD_PRELOAD="
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of an installation: commands that belong together."""
@@ -40,6 +44,7 @@ def steps(target: Target) -> tuple[Step, ...]:
         _vllm(target),
         _vllm_ascend(target),
         *_megatron(target),
+        *_jemalloc(target),
         _verl(target),
         _judged(target),
     )
@@ -61,6 +66,11 @@ def _platform(target: Target) -> Step:
             "without CANN's set_env.sh in this shell, `import torch` fails with libhccl.so; without nnal's, with "
             "libatb.so",
             "set_env.sh must also be sourced on each host before `ray start`",
+            *(
+                ("verl's page about this NPU names neither CANN nor torch_npu: these are the versions for A2 and A3",)
+                if target.npu is Npu.A5
+                else ()
+            ),
         ),
         on_host=True,
     )
@@ -151,8 +161,9 @@ def _vllm_ascend(target: Target) -> Step:
     claim = target.claim(Component.VLLM_ASCEND)
     revision = claim.revision if claim else ""
     traps = ["without COMPILE_CUSTOM_KERNELS=1 it cannot sleep (`camem allocator is not available`)"]
-    if target.npu is Npu.A3:
-        traps.append("its wheels on the package index are built for A2; for A3 it must be built from source")
+    if target.npu is not Npu.A2:
+        name = target.npu.value.upper()
+        traps.append(f"its wheels on the package index are built for A2; for {name} it must be built from source")
     if claim and claim.note and not is_commit(revision):
         traps.append(claim.note)
     return Step(
@@ -203,6 +214,19 @@ def _megatron(target: Target) -> Iterator[Step]:
             "PYTHONPATH must be set on each host before `ray start`",
         ),
     )
+
+
+def _jemalloc(target: Target) -> Iterator[Step]:
+    if target.jemalloc:
+        yield Step(
+            "jemalloc, which returns the memory of Ray's processes to the host",
+            ("apt-get install -y libjemalloc2", f"ldconfig -p | grep -q {_JEMALLOC} && {_PRELOAD}{_JEMALLOC}"),
+            (
+                "with yum, the package is called jemalloc",
+                "LD_PRELOAD must be set on each host before `ray start`, as `verl-npu launch --jemalloc` does; with a "
+                "library that does not exist, each program prints an error of ld.so",
+            ),
+        )
 
 
 def _verl(target: Target) -> Step:
@@ -353,6 +377,8 @@ def dockerfile(target: Target) -> str:
     text += "".join(_layer(step) for step in steps(target))
     if "Megatron-LM" in text:
         text += 'ENV PYTHONPATH="/opt/verl-npu/Megatron-LM"\n'
+    if target.jemalloc:
+        text += f"ENV LD_PRELOAD={_JEMALLOC}\n"
     return text + 'CMD ["/bin/bash"]\n'
 
 

@@ -21,17 +21,19 @@ class Npu(enum.Enum):
 
     A2 = "a2"
     A3 = "a3"
+    A5 = "a5"
+    """Ascend 950."""
 
     @property
     def soc(self) -> str:
         """The name of the chip. It is needed to compile vllm-ascend's kernels on a machine without NPUs, as verl's
         images do."""
-        return {Npu.A2: "ascend910b1", Npu.A3: "ascend910_9392"}[self]
+        return {Npu.A2: "ascend910b1", Npu.A3: "ascend910_9392", Npu.A5: "ascend950dt_9582"}[self]
 
     @property
     def kernels(self) -> str:
         """The name of the CANN package that contains the operators for this NPU."""
-        return {Npu.A2: "910b", Npu.A3: "A3 (910_93)"}[self]
+        return {Npu.A2: "910b", Npu.A3: "A3 (910_93)", Npu.A5: "Ascend 950"}[self]
 
 
 class Arch(enum.Enum):
@@ -52,6 +54,8 @@ class Target:
     """True in verl's own base image. Its versions may be newer than those in verl's installation guide."""
     named: Environment | None = None
     """One of the pin's environments; None means the one in verl's own documents."""
+    jemalloc: bool = False
+    """Whether the host's memory allocator is jemalloc."""
 
     @property
     def environment(self) -> Environment:
@@ -79,10 +83,17 @@ class Target:
     def claim(self, component: Component) -> Claim | None:
         """Return the claim about a component that the installation follows. None if the component is not installed."""
         cell = self.environment.cells.get(component)
-        claims = [claim for claim in cell.about(arch=self.arch.value) if not claim.unsupported] if cell else []
+        about = cell.about(npu=self.npu.value, arch=self.arch.value) if cell else ()
+        claims = sorted((claim for claim in about if not claim.unsupported), key=lambda claim: not claim.npu)
         if self.in_image:
             claims.sort(key=lambda claim: not any(word in claim.source.document.lower() for word in _IMAGE_DOCUMENTS))
         return claims[0] if claims else None
+
+    @property
+    def documented(self) -> bool:
+        """Whether the documents cover this kind of NPU. All of them cover A2 and A3."""
+        cells = self.environment.cells.values()
+        return self.npu is not Npu.A5 or any(claim.npu == self.npu.value for cell in cells for claim in cell.claims)
 
     def refused(self, component: Component) -> bool:
         """Tell whether the documents say that a component does not work on NPUs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_npu import progress
@@ -21,6 +22,7 @@ from verl_npu.language import gettext as _
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
 from ..secrecy.variables import allowed, words_of
 from . import stand_in
+from .stand_in import ADDRESS
 
 STANDINS = (
     *("python", "python3", *(f"python3.{minor}" for minor in range(8, 15))),
@@ -43,6 +45,7 @@ _MOST_CALLS = 10_000
 """The most calls that are kept. No launch script makes more."""
 _MOST_TEXT = 4 << 20
 """The largest size of a script in bytes."""
+_REQUIRED = re.compile(r"^\w*PIP(?:_INSTALL)?=(pip install .*\S)", re.MULTILINE)
 _SHELL_VARIABLES = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|STAND_IN_")
 """Variables that describe the caller's own shell and Python. They are meaningless in the sandbox."""
 
@@ -96,6 +99,8 @@ class Capture:
     ended: Ended
     before: Mapping[str, str]
     """The variables that the script was started with."""
+    head: str = ""
+    """The head node's address in the script, if the sandbox's own address replaced it. Otherwise empty."""
 
     def exports(self, call: Call) -> dict[str, str]:
         """Return the variables that the script had exported when it made this call."""
@@ -124,6 +129,16 @@ def tree_of(script: Path) -> Path:
     return script.resolve().parent
 
 
+def required_verl(script: Path) -> list[str]:
+    """Return the commands that install the verl that a script's recipe needs, from the recipe's REQUIRED_VERL.txt.
+    Empty if the script belongs to no recipe with such a file."""
+    for folder in script.resolve().parents[:2]:
+        file = folder / "REQUIRED_VERL.txt"
+        if file.is_file():
+            return _REQUIRED.findall(file.read_text(errors="replace"))
+    return []
+
+
 def capture(
     script: Path,
     tree: Path,
@@ -133,6 +148,9 @@ def capture(
 ) -> Capture:
     """Run `script` in a sandbox, from the root of `tree`, and return its calls. Stand-ins replace all programs that it
     calls.
+
+    If the script only joins the Ray cluster of another node, it runs again as on that node, because the trainer starts
+    there.
 
     Args:
         given: variables that the user sets for the script. The script gets only those that `allowed` permits.
@@ -145,6 +163,27 @@ def capture(
     """
     check_text(script)
     check_possible(unconfined)
+    result = _run(script, tree, arguments, given or {}, unconfined)
+    head = "" if unconfined else _joined(result.calls)
+    if head and (edited := _with_own_address(script.read_text(errors="replace"), head)):
+        result = replace(_run(script, tree, arguments, given or {}, unconfined, edited), head=head)
+    if result.ended.limit:
+        raise SourceError(
+            subject=str(script),
+            expected=_("the script to end quickly, because stand-ins replace the programs that it starts"),
+            found=_("{limit}; the last call was {shown}").format(limit=result.ended.limit, shown=_shown(result.calls)),
+            fix=_(
+                "give the trainer's own command instead (verl-npu rehearse -- python3 -m verl.trainer.main_ppo "
+                "key=value …): the script computes too long or waits for something that only the cluster has"
+            ),
+        )
+    return result
+
+
+def _run(
+    script: Path, tree: Path, arguments: Sequence[str], given: Mapping[str, str], unconfined: bool, edited: str = ""
+) -> Capture:
+    """Run a script once. In a sandbox, the text `edited` can replace the script's own text."""
     with tempfile.TemporaryDirectory(prefix="verl-npu-") as made, Pipe() as pipe:
         folder = Path(made)
         inside, root = script.resolve(), tree.resolve()
@@ -152,13 +191,17 @@ def capture(
         programs = _stand_ins(folder / "stand-ins", places)
         texts = [*arguments, *(path.read_text(errors="replace") for path in _script_files(inside))]
         named = words_of(texts, root, inside.parent)
-        before = _environment(allowed(given or {}, named), places)
+        before = _environment(allowed(given, named), places)
+        if edited:
+            (folder / "edited").write_text(edited)
         if unconfined:
             places.state.mkdir()
             places.home.mkdir()
         with progress.step(_("running {script} with stand-ins for its programs").format(script=script)):
             ended = run(
-                None if unconfined else _sandbox(inside, root, programs, places),
+                None
+                if unconfined
+                else _sandbox(inside, root, programs, places, folder / "edited" if edited else inside),
                 ["bash", str(inside), *arguments],
                 root,
                 {**before, **_plumbing(pipe.writer, places)},
@@ -168,27 +211,37 @@ def capture(
             )
     data = pipe.data.replace(_quoted(places.home), _quoted(fresh_home()))
     calls, missing = _calls(data)
-    result = Capture(inside, root, calls, missing, ended, before)
-    if ended.limit:
-        raise SourceError(
-            subject=str(script),
-            expected=_("the script to end quickly, because stand-ins replace the programs that it starts"),
-            found=_("{limit}; the last call was {shown}").format(limit=ended.limit, shown=_shown(calls)),
-            fix=_(
-                "give the trainer's own command instead (verl-npu rehearse -- python3 -m verl.trainer.main_ppo "
-                "key=value …): the script computes too long or waits for something that only the cluster has"
-            ),
-        )
-    return result
+    return Capture(inside, root, calls, missing, ended, before)
 
 
-def _sandbox(script: Path, tree: Path, programs: Path, places: _Places) -> Sandbox:
+def _joined(calls: Sequence[Call]) -> str:
+    """Return the address of the head node whose Ray cluster the script joins. Empty if the script joins none, or
+    starts one of its own."""
+    started = [call.arguments for call in calls if call.program == "ray" and call.arguments[:1] == ("start",)]
+    if any("--head" in words for words in started):
+        return ""
+    words = [word for each in started for word in each]
+    values = [word.partition("=")[2] for word in words if word.startswith("--address=")]
+    values += [value for word, value in itertools.pairwise(words) if word == "--address"]
+    return values[0].rpartition(":")[0] if values else ""
+
+
+def _with_own_address(text: str, head: str) -> str:
+    """Return a script's text in which the variables with the head node's address have the address that the stand-ins
+    of ifconfig and ip answer. Empty if no variable has the head node's address."""
+    edited, count = re.subn(
+        rf"""^(\s*(?:export\s+)?\w+=)(["']?){re.escape(head)}\2""", rf"\g<1>{ADDRESS}", text, flags=re.MULTILINE
+    )
+    return edited if count else ""
+
+
+def _sandbox(script: Path, tree: Path, programs: Path, places: _Places, text: Path) -> Sandbox:
     cache = device_cache()
     return Sandbox(
         read_only=(*importable(tree), *([cache] if cache.is_dir() else []), *_script_files(script)),
         tree=tree,
         folders=(places.home, places.state),
-        files={places.programs: programs},
+        files={places.programs: programs, script: text},
     )
 
 

@@ -30,7 +30,13 @@ def sandbox_of(
     """
     seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(trainer, tree))
     machine = [path for path in (device_cache(), _PROCESSORS) if path.is_dir()]
-    return Sandbox(read_only=(*seen, *machine), tree=tree, writable=writes or {}, folders=(fresh_home(),))
+    return Sandbox(
+        read_only=(*seen, *machine),
+        tree=tree,
+        writable=writes or {},
+        folders=(fresh_home(),),
+        files={tree / "recipe": trainer.recipes} if trainer.recipes else {},
+    )
 
 
 def named(trainer: Trainer) -> set[str]:

@@ -33,6 +33,7 @@ _LARGEST_SOURCE = 4 << 20
 _COMPOSING = Path("/composing.py")
 _RESOLVES_ALL = re.compile(rb"OmegaConf\.(resolve\(config\)|to_container\((self\.)?config, resolve=True\))")
 _ENVIRONMENT_REFERENCE = re.compile(r"\boc\.env:\s*(\w+)")
+_IMPORTS_VERL = re.compile(rb"^\s*(?:from|import)\s+verl\b", re.MULTILINE)
 _MOST_FILES = 1000
 _CONFIGURATIONS = Path("verl", "trainer", "config")
 
@@ -81,6 +82,8 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     given = trainer.option("--config-path") or trainer.option("-cp") or trainer.option("--config-dir")
     name = trainer.option("--config-name") or trainer.option("-cn") or name
     folder = (source.parent / (given or path or ".")).resolve()
+    if trainer.recipes is not None and folder.is_relative_to(tree / "recipe"):
+        folder = trainer.recipes / folder.relative_to(tree / "recipe")
     if folder.is_dir():
         return Entry(source, folder, name.removesuffix(".yaml"))
     own = tree / _CONFIGURATIONS
@@ -131,6 +134,11 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
         dangling=cast("Mapping[str, str]", dangling),
         config=config,
     )
+
+
+def uses_verl(job: Job) -> bool:
+    """Tell whether a trainer is verl's own, or imports verl."""
+    return job.trainer.module.startswith("verl.") or _IMPORTS_VERL.search(job.entry.source.read_bytes()) is not None
 
 
 def follows_all(job: Job) -> bool:
@@ -204,6 +212,8 @@ def _source(trainer: Trainer, tree: Path) -> Path:
             return found
     else:
         below = tree.joinpath(*module.split("."))
+        if trainer.recipes is not None:
+            below = trainer.recipes.joinpath(*module.split(".")[1:])
         for path in (below.with_suffix(".py"), below / "__main__.py"):
             if path.is_file():
                 return path
@@ -216,7 +226,7 @@ def _source(trainer: Trainer, tree: Path) -> Path:
     raise JobSettingError(
         subject=_("the trainer {module}").format(module=module),
         found=_("not found in {tree} and not installed").format(tree=tree),
-        fix=_("give the source tree of the script with --verl PATH"),
+        fix=_("give the checkout of verl in which the script is started: --source PATH"),
     )
 
 

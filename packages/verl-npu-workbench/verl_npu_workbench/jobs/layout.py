@@ -40,6 +40,15 @@ class Parallelism:
         return self.tensor * self.context * self.sequence
 
     @property
+    def multiple(self) -> int:
+        """The number of tokens of whose multiple a packed sequence is, for a pipeline of Megatron; 1 otherwise.
+
+        Megatron is told the lengths that its stages exchange before verl pads sequences to this multiple. Source:
+        verl/models/mcore/util.py, `preprocess_packed_seqs`.
+        """
+        return self.tensor * (2 * self.context if self.context > 1 else 1) if self.pipeline > 1 else 1
+
+    @property
     def replica(self) -> int:
         """The number of NPUs that share a replica of the model."""
         return self.pipeline * self.sharing

@@ -85,6 +85,7 @@ _PATHS = (
     r"(.*\.)?(train_files|val_files|partial_pretrain|model\.path|dist_checkpointing_path|custom_reward_function\.path)"
 )
 
+_TASK_QUEUE, _OWN_TASK_QUEUE = "TASK_QUEUE_ENABLE", "VLLM_ASCEND_TASK_QUEUE_ENABLE"
 _DATA = (".parquet", ".json", ".jsonl")
 _REWARD_MODEL = "reward_model.model.path"
 
@@ -175,7 +176,7 @@ def _feature_rule(feature: str, ask: Callable[[Script], object], code: str, abou
     an explanation."""
 
     def asked(script: Script) -> Iterator[Finding]:
-        yield from refusals(code, ask, script) if _is_applied(script, feature) else ()
+        yield from refusals(code, ask, script) if is_applied(script, feature) else ()
 
     return Rule(code, asked, (Stage.SCRIPT, Stage.JOB), about=about)
 
@@ -184,7 +185,7 @@ def _check_rollout(script: Script, code: str) -> None:
     rollout.check(script.section, (code,))
 
 
-def _is_applied(script: Script, feature: str) -> bool:
+def is_applied(script: Script, feature: str) -> bool:
     """Tell whether the job will run a feature's checks. This requires that the feature is not disabled, and that the
     settings that the checks read are known."""
     left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
@@ -205,7 +206,7 @@ def _expandable_segments(script: Script) -> Iterator[Finding]:
     different engine."""
     setting, engine = script.environ.get(ALLOCATOR, ""), script.settings.text(ENGINE)
     upstreams = script.trainer.module.startswith(("verl.", "verl/")) and "verl" in script.sources
-    if upstreams and _is_applied(script, "rollout"):
+    if upstreams and is_applied(script, "rollout"):
 
         def remedy(section: Section) -> str:
             return rollout.sleep_mode_overrides_of(section, _fields(script.sources), lambda mode: True)
@@ -239,7 +240,7 @@ def _fields(sources: SourceTree) -> frozenset[str] | None:
 
 
 def _device(script: Script) -> Iterator[Finding]:
-    device, in_force = script.settings.text(DEVICE), _is_applied(script, "device")
+    device, in_force = script.settings.text(DEVICE), is_applied(script, "device")
     if in_force:
         yield from refusals(
             "device-setting", lambda _: resolve_device(script.section, script.trainer.overrides), script
@@ -464,11 +465,11 @@ def _reads(script: Script, variable: str) -> bool:
     if told_off:
         return False
     if variable == environment.PLACEMENT_TIMEOUT.name:
-        return script.trainer.ranks == 0 and ENGINE in settings and _is_applied(script, "device")
+        return script.trainer.ranks == 0 and ENGINE in settings and is_applied(script, "device")
     if variable == environment.TOKEN_BUDGET.name:
-        return settings.truth(f"{ACTOR}.use_dynamic_bsz") and _is_applied(script, "micro_batches")
+        return settings.truth(f"{ACTOR}.use_dynamic_bsz") and is_applied(script, "micro_batches")
     if variable in _WEIGHT_SYNC_VARIABLES:
-        return _has_separate_engine(script) and _is_applied(script, "weight_sync")
+        return _has_separate_engine(script) and is_applied(script, "weight_sync")
     return True
 
 
@@ -575,6 +576,16 @@ def _ray_cpus(script: Script) -> Iterator[Finding]:
 
 
 def _placeholders(script: Script) -> Iterator[Finding]:
+    for name, value in script.environ.items():
+        # The kernel allows no white space in the name of a network interface.
+        if name.endswith("_IFNAME") and re.search(r"\S\s+\S|[<>]", value):
+            yield warning(
+                "placeholders",
+                _("{value}, which is no network interface").format(value=value),
+                subject=name,
+                why=_("the script's author left this name for you to fill in"),
+                fix=_("set it to the interface that the nodes share; `ip addr` lists them"),
+            )
     for key in script.settings.matching(r"actor_rollout_ref\.model\.path|model\.(path|partial_pretrain)"):
         path = script.settings.text(key)
         if path in _DEFAULT_MODELS and not Path(path).expanduser().exists():
@@ -643,7 +654,7 @@ def _groups(script: Script) -> Iterator[Finding]:
 
 def _weight_format(script: Script) -> Iterator[Finding]:
     asked = [rule for rule in rollout.RULES if rule.code == "rollout.weight_format"]
-    for finding in find(asked, script.section, Stage.SCRIPT) if _is_applied(script, "rollout") else ():
+    for finding in find(asked, script.section, Stage.SCRIPT) if is_applied(script, "rollout") else ():
         yield warning(
             "rollout.weight_format",
             finding.found,
@@ -680,7 +691,7 @@ def _sync_check(script: Script) -> Iterator[Finding]:
         _has_separate_engine(script)
         and asked
         and script.settings.text(ENGINE) == "sglang"
-        and _is_applied(script, "weight_sync")
+        and is_applied(script, "weight_sync")
     ):
         for refusal in refusals("weight-proof", lambda _: refuse_proof(), script):
             yield replace(refusal, severity=Severity.WARNING)
@@ -691,21 +702,25 @@ def _task_queue(script: Script) -> Iterator[Finding]:
 
     The finding is only a warning, because other settings of the engine may turn graphs off.
     """
-    variable, own = "TASK_QUEUE_ENABLE", "VLLM_ASCEND_TASK_QUEUE_ENABLE"
-    settings, environ = script.settings, script.environ
-    has_own = own.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
-    level = (environ.get(own) if has_own else None) or environ.get(variable)
+    settings, (variable, level) = script.settings, task_queue_of_engine(script)
     captures = settings.text(ENGINE) == "vllm" and settings.get(f"{ROLLOUT}.enforce_eager") is False
     if level == "2" and captures:
         yield warning(
             "task-queue",
             _("level 2 of torch_npu's task queue beside an engine that captures graphs"),
-            subject=f"{variable}={level}",
+            subject=f"{_TASK_QUEUE}={level}",
             why=_("torch_npu ends a capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture`"),
-            fix=_("export {own}=1, which changes the engine alone").format(own=own)
-            if has_own
+            fix=_("export {own}=1, which changes the engine alone").format(own=variable)
+            if variable == _OWN_TASK_QUEUE
             else _("export {variable}=1, or set {key}=True").format(variable=variable, key=f"{ROLLOUT}.enforce_eager"),
         )
+
+
+def task_queue_of_engine(script: Script) -> tuple[str, str | None]:
+    """Return the variable that sets the level of the engine's task queue, and the level."""
+    own = _OWN_TASK_QUEUE.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
+    level = (script.environ.get(_OWN_TASK_QUEUE) if own else None) or script.environ.get(_TASK_QUEUE)
+    return _OWN_TASK_QUEUE if own else _TASK_QUEUE, level
 
 
 def _logprobs_mode(script: Script) -> Iterator[Finding]:
@@ -767,7 +782,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
     key, way = f"{MODEL}.use_fused_kernels", f"{MODEL}.fused_kernel_options.impl_backend"
     if not script.settings.truth(key) or not (is_megatron(script.settings) or script.settings.text(way) == "triton"):
         return
-    is_fixed = _is_applied(script, "fused_kernels")
+    is_fixed = is_applied(script, "fused_kernels")
     yield warning(
         "fused-kernels",
         _("Triton kernels that Ascend's compiler refuses with upstream's block sizes: {names}").format(

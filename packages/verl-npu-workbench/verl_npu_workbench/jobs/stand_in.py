@@ -14,6 +14,8 @@ import sys
 
 THROUGH = ("sudo", "nohup")
 """Programs that only run the command in their arguments."""
+ADDRESS = "127.0.0.1"
+"""The address of this node that `ifconfig`, `ip`, and `hostname` print."""
 _LARGEST_FILE = 1 << 18
 
 
@@ -101,12 +103,20 @@ def _ray_and_start(words: list[str]) -> int:
 
 
 def _ifconfig(words: list[str]) -> int:
-    print("eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>\n        inet 127.0.0.1  netmask 255.0.0.0")
+    print(f"eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>\n        inet {ADDRESS}  netmask 255.0.0.0")
+    return 0
+
+
+def _ip(words: list[str]) -> int:
+    if any("route".startswith(word) for word in words):
+        print(f"default via {ADDRESS} dev eth0 src {ADDRESS}")
+    else:
+        print(f"2: eth0: <BROADCAST,MULTICAST,UP>\n    inet {ADDRESS}/8 scope global eth0")
     return 0
 
 
 def _hostname(words: list[str]) -> int:
-    print("127.0.0.1" if words else "sandbox")
+    print(ADDRESS if words else "sandbox")
     return 0
 
 
@@ -118,7 +128,7 @@ def _npu_smi(words: list[str]) -> int:
     return 0
 
 
-ANSWERS = {"ray": _ray_and_start, "ifconfig": _ifconfig, "hostname": _hostname, "npu-smi": _npu_smi}
+ANSWERS = {"ray": _ray_and_start, "ifconfig": _ifconfig, "ip": _ip, "hostname": _hostname, "npu-smi": _npu_smi}
 
 if __name__ == "__main__":
     sys.exit(main())

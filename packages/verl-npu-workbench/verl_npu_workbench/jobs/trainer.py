@@ -15,7 +15,7 @@ from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from ..secrecy.variables import restored
-from .capture import Call, Capture
+from .capture import Call, Capture, tree_of
 
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
@@ -58,6 +58,8 @@ class Trainer:
     devices."""
     inherited: Mapping[str, str] = field(default_factory=dict)
     """The user's own variables that reach the trainer with unchanged values."""
+    recipes: Path | None = None
+    """The clone of verl-recipe that contains the script and the trainer. None if the trainer is elsewhere."""
 
     @property
     def name(self) -> str:
@@ -115,13 +117,23 @@ def trainer_of(captured: Capture) -> Trainer:
                 else _("a script that calls no program")
             )
             + (
-                _(" and ends with status {status} ({said})").format(status=captured.ended.status, said=said[-1][:200])
+                _(" and ends with status {status}").format(status=captured.ended.status)
                 if captured.ended.status
                 else ""
-            ),
+            )
+            + (_("; the last line of its output is: {said}").format(said=said[-1][:200]) if said else ""),
             fix=_("add the script's arguments after --, or give the trainer's own command"),
         )
-    return found[0]
+    return replace(found[0], recipes=_recipes(found[0].module, captured))
+
+
+def _recipes(module: str, captured: Capture) -> Path | None:
+    """Return the clone of verl-recipe that contains a script and the module that it starts. None if verl's source tree
+    has the module, or if the script is not in such a clone."""
+    top, *parts = module.split(".")
+    clone, file = tree_of(captured.script), Path(*parts).with_suffix(".py") if parts else Path()
+    apart = top == "recipe" and not (captured.tree / top / file).is_file()
+    return clone if apart and (clone / file).is_file() else None
 
 
 def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str, str]) -> Trainer:
@@ -176,9 +188,11 @@ def _called_trainer(call: Call, captured: Capture) -> Trainer | None:
 
 
 def _is_short(trainer: Trainer) -> bool:
-    """Tell whether a command line contains only overrides and Hydra's own options."""
+    """Tell whether a command line contains overrides or the name of a configuration, and otherwise only Hydra's own
+    options."""
     hydras = all(word.startswith(("--config-", "-cn", "-cp")) or not word.startswith("-") for word in trainer.options)
-    return hydras and bool(trainer.overrides) and all(map(_SETTING.fullmatch, trainer.overrides))
+    chosen = trainer.overrides or trainer.option("--config-name") or trainer.option("-cn")
+    return hydras and bool(chosen) and all(map(_SETTING.fullmatch, trainer.overrides))
 
 
 def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trainer | None:

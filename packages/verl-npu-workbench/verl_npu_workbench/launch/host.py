@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TypeVar
@@ -21,6 +22,7 @@ PORT = 6766
 """Ray's port on the head node, from verl's page about training on several machines."""
 _ANYWHERE = "198.51.100.1"  # an address from RFC 5737 that no host has, so the default route leads there
 _GLOO, _ADDRESS = "GLOO_SOCKET_IFNAME", "HCCL_IF_IP"
+_PRELOAD = "LD_PRELOAD"
 Found = TypeVar("Found")
 
 
@@ -37,6 +39,7 @@ class Request:
     wait: float = 600.0
     ray: tuple[str, ...] = ()
     doctor: bool = True
+    jemalloc: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ def look(request: Request, environ: Mapping[str, str]) -> Host:
     own = head if is_head or not head else tried(lambda: towards(first), "")
     npus = tried(lambda: count_npus(environ, request.npus), 0)
     added = tried(lambda: variables(environ, interfaces, own if nodes > 1 else ""), dict[str, str]())
+    if request.jemalloc:
+        added |= tried(lambda: preload(environ), dict[str, str]())
     if find_spec("ray") is None:
         refusals.append(
             refused(
@@ -141,6 +146,25 @@ def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: st
         # The address would override the user's interface.
         wanted.pop(_ADDRESS, None)
     return {name: value for name, value in wanted.items() if not environ.get(name)}
+
+
+def preload(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that makes the dynamic linker load jemalloc before a program's libraries.
+
+    Raises LaunchError if the linker does not know the library: each program would print an error of ld.so.
+    """
+    given = environ.get(_PRELOAD, "")
+    if "jemalloc" in given:
+        return {}
+    library = find_library("jemalloc")
+    if library is None:
+        raise refused(
+            "--jemalloc",
+            _("the library jemalloc on this host"),
+            _("none"),
+            _("install it (`apt install libjemalloc2` or `yum install jemalloc`), or leave out --jemalloc"),
+        )
+    return {_PRELOAD: ":".join(filter(None, (library, given)))}
 
 
 def count_npus(environ: Mapping[str, str], expected: int | None) -> int:

@@ -240,6 +240,8 @@ class Outcome:
     """Bytes of this machine's memory that the rank's process used."""
     seconds: float = 0.0
     not_shown: Sequence[str] = ()
+    read: Sequence[str] = ()
+    """The files of the source tree whose modules the rank imported, relative to the tree."""
     error: str = ""
     failed_in: str = ""
 

@@ -64,14 +64,21 @@ def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> 
     return tuple((prompt, max(round(draw(mu, sigma)), 1)) for _unused in range(sequences))
 
 
-def heaviest(lengths: Sequence[Length], sequences: int) -> tuple[Length, ...]:
-    """Return the `sequences` consecutive lengths with the most tokens in total.
+def heaviest(lengths: Sequence[Length], sequences: int, budgets: Sequence[int] = ()) -> tuple[Length, ...]:
+    """Return the `sequences` consecutive lengths that fill micro batches most: those with the most tokens in total or,
+    with token budgets, in a micro batch.
 
-    The lengths are repeated from the start when they run out.
+    verl divides the tokens evenly among as few micro batches as a budget allows, so more tokens in total can mean one
+    more micro batch, and fewer tokens in each. The lengths are repeated from the start when they run out.
     """
     around = list(itertools.islice(itertools.cycle(lengths), len(lengths) + sequences - 1))
     sums = [0, *itertools.accumulate(sum(length) for length in around)]
-    start = max(range(len(lengths)), key=lambda first: sums[first + sequences] - sums[first])
+
+    def tokens(first: int) -> tuple[float, int]:
+        total = sums[first + sequences] - sums[first]
+        return max((total / -(-total // budget) for budget in budgets), default=total), total
+
+    start = max(range(len(lengths)), key=tokens)
     return tuple(around[start : start + sequences])
 
 

@@ -44,7 +44,7 @@ from .hardware import GIB, Hardware
 from .job import SAYS, Outcome, Part, Phase, Picture, RankJob, StartJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
-from .rollout import Rollout, rollout_of
+from .rollout import Rollout, other_engines, rollout_of
 from .share import Share, keeps_budget, share_of
 
 TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
@@ -200,6 +200,9 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
     model = _model(path, request)
     picture, pictures = picture_of(model, request.picture, share)
     rollout = rollout_of(settings, model, share, request.hardware)
+    # A later plan of the same script needs no second answer.
+    others = other_engines(settings, request.hardware, lambda other: _other(other, request))
+    engines = () if request.model else tuple(others)
     return _Work(
         share=share,
         model=model,
@@ -208,7 +211,7 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
         picture=picture,
         critic=has_critic(settings),
         reference=has_reference(settings),
-        notes=(*pictures, *rollout.notes),
+        notes=(*pictures, *rollout.notes, *engines),
     )
 
 
@@ -281,6 +284,10 @@ def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Se
 
 def _model(path: str, request: Request) -> Model:
     return request.model or model_of(path, request.model_config, request.output.resolve() / "model")
+
+
+def _other(path: str, request: Request) -> Model:
+    return model_of(path, None, request.output.resolve() / "other")
 
 
 def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome]) -> tuple[Outcome, ...]:

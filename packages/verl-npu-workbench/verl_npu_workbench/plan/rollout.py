@@ -3,14 +3,16 @@ of that share as cache."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from verl_npu.errors import PlanError
 from verl_npu.features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
 from verl_npu.language import gettext as _
 
 from ..jobs.keys import FREE_CACHE_ENGINE, ROLES, ROLLOUT, is_separate, rollout_npus, size
 from ..jobs.settings import Settings
-from .hardware import Hardware
+from .hardware import GIB, Hardware
 from .model import Model
 from .share import Share
 
@@ -22,6 +24,8 @@ HCCLCheckpointEngine."""
 _WORKER_BUCKETS = 1
 """The number of additional buckets on a server, through which its worker passes the weights on: verl's
 `BucketedWeightSender`."""
+_REWARD_MODELS = ("reward_model", "reward.reward_model")
+_TEACHERS = r"distillation\.teacher_models?(\.\w+)?\.model_path"
 _CHECKPOINT_ENGINE = f"{ROLLOUT}.checkpoint_engine"
 BUCKET = f"{_CHECKPOINT_ENGINE}.update_weights_bucket_megabytes"
 
@@ -132,3 +136,36 @@ def _weights(settings: Settings, model: Model, tensor: int) -> int:
     if settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1 or settings.truth(f"{ROLLOUT}.enable_expert_parallel"):
         among = tensor * max(size(settings, f"{ROLLOUT}.{name}") for name in DATA_PARALLEL)
     return ((model.parameters - model.experts) // tensor + model.experts // among) * _BYTES
+
+
+def other_engines(settings: Settings, hardware: Hardware, model: Callable[[str], Model]) -> Iterator[str]:
+    """Yield a note for each engine beside the rollout's: reward models and teachers, which no phase of a plan runs.
+
+    `model` makes a model from its path.
+    """
+    for path, section in _others(settings):
+        tensor = size(settings, f"{section}.tensor_model_parallel_size")
+        taken = settings.number(f"{section}.gpu_memory_utilization", 0.5) * hardware.memory.value
+        try:
+            weights = model(path).parameters * _BYTES // tensor
+        except PlanError:
+            yield _("{path}: the model's size is unknown, so its engine is not planned").format(path=path)
+            continue
+        said = _("{path}: its engine takes {taken:.1f} GiB of each of its NPUs, {weights:.1f} GiB for its weights")
+        if weights + _BUFFERS > taken:
+            said = _(
+                "{path}: does not fit; its engine may take {taken:.1f} GiB, and its weights need {weights:.1f} GiB"
+            )
+        yield said.format(path=path, taken=taken / GIB, weights=weights / GIB)
+
+
+def _others(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the path of each model that scores answers, and the section of its engine's settings."""
+    for section in _REWARD_MODELS:
+        path = settings.text(f"{section}.model_path") or settings.text(f"{section}.model.path")
+        if settings.truth(f"{section}.enable") and path:
+            yield path, f"{section}.rollout"
+    if settings.truth("distillation.enabled"):
+        for key in settings.matching(_TEACHERS):
+            if path := settings.text(key):
+                yield path, f"{key.removesuffix('.model_path')}.inference"

@@ -264,8 +264,8 @@ def divided(
     else:
         one = _greatest(most, budget, prompt, response, told)
     training, scoring = ([each for each in batches if each.phase.trains is trains] for trains in (True, False))
-    trained = _given(training, mini, one, cut, shorter)
-    scored = _given(scoring, step, one, cut, shorter, trained.budgets)
+    trained = _given(training, mini, one, cut, shorter, sizes.multiple)
+    scored = _given(scoring, step, one, cut, shorter, sizes.multiple, trained.budgets)
     run = _kinds(world, sizes.pipeline)
     return Share(
         world=world,
@@ -323,6 +323,7 @@ def _given(
     one: Length,
     cut: Sequence[Length],
     shorter: bool,
+    multiple: int,
     raised: Mapping[str, int] | None = None,
 ) -> _Given:
     """Return sequences that produce the largest micro batch of each phase.
@@ -333,16 +334,19 @@ def _given(
         one: the greatest length, or the mean if lengths differ.
         cut: if lengths differ, the lengths, truncated as the script truncates them.
         shorter: whether sequences may be shorter if that makes larger micro batches.
+        multiple: the number of tokens of whose multiple a sequence must be.
         raised: budgets that have already been raised.
     """
     if cut:
         sequences = enough(batches, sum(one), of, alike=False)
-        return _Given(sequences, heaviest(cut, sequences))
+        limits = [batch.budget for batch in batches if batch.dynamic and batch.budget > 0]
+        return _Given(sequences, heaviest(cut, sequences, limits))
     length = fullest(batches, sum(one), of) if shorter else sum(one)
+    length = max(length - length % multiple, 1)
     sequences = enough(batches, length, of, alike=True)
     budgets = dict(raised or {})
     notes = []
-    if length < sum(one):
+    if length <= sum(one) - multiple:
         notes.append(
             _(
                 "the plan's sequences have {length} tokens instead of the {one} that the script allows, "
@@ -385,7 +389,7 @@ def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[s
         most = (0, min(most[1], budget))
     cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
     notes.append(
-        _("a rank gets those consecutive sequences, of all {count}, that have the most tokens in total").format(
+        _("a rank gets those consecutive sequences, of all {count}, that fill its micro-batches most").format(
             count=len(measured)
         )
     )

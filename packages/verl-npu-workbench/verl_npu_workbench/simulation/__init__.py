@@ -58,6 +58,7 @@ _HOOKS = {
     "triton.runtime.interpreter": "triton_interpreter:compute_launches",
     "triton.runtime.autotuner": "triton_interpreter:follow_tuning",
     "mindspeed.op_builder.builder": "mindspeed:offer_operators",
+    "mindspeed.op_builder.atb_builder": "mindspeed:load_without_atb",
     "mindspeed.ops.triton.sort_chunks_by_idx": "mindspeed:offer_sorting",
     "mindspeed.ops.triton.l2norm": "mindspeed:offer_norm",
     "mindspeed.core.ssm.chunk_gated_delta_rule": "mindspeed:offer_recurrence",

@@ -1,10 +1,11 @@
 """Implementations, for virtual NPUs, of the operators that MindSpeed compiles against CANN or ATB.
 
 The operators are the grouped products of experts (ops/csrc/cann/gmm.cpp and ops/csrc/atb/groupmatmul_add.cpp), the
-step of the swapped optimizer (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp), and, until MindSpeed 2.2.0, the fused
-rotary embedding (ops/csrc/cann/npu_rotary_position_embedding.cpp), for which later releases call torch_npu. From
-core_r0.16.0 on, Triton kernels for NPUs sort tokens by expert (ops/triton/sort_chunks_by_idx.py) and compute the
-recurrence of linear attention and its norm (core/ssm/chunk_gated_delta_rule.py, ops/triton/l2norm.py).
+product that is added to a weight's gradient (ops/csrc/atb/matmul_add.cpp), the step of the swapped optimizer
+(ops/csrc/cann/npu_apply_fused_adamw_v2.cpp), and, until MindSpeed 2.2.0, the fused rotary embedding
+(ops/csrc/cann/npu_rotary_position_embedding.cpp), for which later releases call torch_npu. From core_r0.16.0 on,
+Triton kernels for NPUs sort tokens by expert (ops/triton/sort_chunks_by_idx.py) and compute the recurrence of linear
+attention and its norm (core/ssm/chunk_gated_delta_rule.py, ops/triton/l2norm.py).
 """
 
 from __future__ import annotations
@@ -41,11 +42,17 @@ def offer_operators(builder: ModuleType) -> None:
         "grouped_matmul": grouped,
         "grouped_matmul_v2": grouped,
         "npu_groupmatmul_add_fp32": {"npu_groupmatmul_add_fp32": add_grouped_product},
+        "npu_matmul_add_fp32": {"npu_matmul_add_fp32": add_product},
         "npu_apply_fused_adamw_v2": {"npu_apply_fused_adamw_v2": adamw_step},
         "npu_rotary_position_embedding": {"npu_rotary_position_embedding": rotary_position_embedding},
     }
     for name, functions in libraries.items():
         builder.MindSpeedOpBuilder._loaded_ops.setdefault(name, SimpleNamespace(**functions))
+
+
+def load_without_atb(builder: ModuleType) -> None:
+    """Let the builders in `mindspeed.op_builder.atb_builder` load registered operators without CANN's package nnal."""
+    del builder.AtbOpBuilder.load
 
 
 def offer_sorting(kernels: ModuleType) -> None:
@@ -167,6 +174,15 @@ def _grouped_product_input_gradient(
 def add_grouped_product(x: torch.Tensor, grad: torch.Tensor, ends: torch.Tensor, total: torch.Tensor) -> None:
     """Add x^T [K,M] @ grad [M,N] of each group of rows to float32 `total` [E,K,N]. Source: groupmatmul_add.cpp."""
     npu_grouped_matmul_add_(total, x, grad, ends)
+
+
+def add_product(grad: torch.Tensor, x: torch.Tensor, total: torch.Tensor) -> None:
+    """Add grad^T [N,M] @ x [M,K] to float32 `total` [N,K]. Source: matmul_add.cpp.
+
+    The product is rounded to the dtype of `x` before it is added, as in Megatron without the fusion; the real kernel
+    does not round it.
+    """
+    total.add_(grad.t() @ x)
 
 
 def adamw_step(

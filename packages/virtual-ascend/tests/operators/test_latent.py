@@ -155,7 +155,6 @@ def test_what_a_ring_does_not_take_is_refused(changed: dict[str, Any], message: 
     ("error", "changed", "message"),
     [
         (NotImplementedError, {"cache_mode": "PA_NZ"}, "cache_mode PA_NZ"),
-        (NotImplementedError, {"c_kv_scale": torch.ones(1)}, "quantisation"),
         (RuntimeError, {"index": ints(0)}, "index must be int64"),
         (RuntimeError, {"kv": torch.ones(1, 1, 1, 64)}, "kv must be"),
         (RuntimeError, {"k_cache": torch.zeros(1, 2, 1, ROPE).half()}, "k_cache must be"),

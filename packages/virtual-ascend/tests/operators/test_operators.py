@@ -234,8 +234,6 @@ def test_inference_has_no_gradient_and_names_what_is_not_written() -> None:
     q = draw(1, 2, 8, requires_grad=True)
     with pytest.raises(RuntimeError, match="derivative for npu::npu_fused_infer_attention_score is not implemented"):
         ops.npu_fused_infer_attention_score(q, q, q)[0].sum().backward()
-    with pytest.raises(NotImplementedError, match="antiquant_scale is not implemented"):
-        ops.npu_fused_infer_attention_score(q, q, q, antiquant_scale=torch.ones(1))
 
 
 def test_a_sequence_without_keys_gives_zeros_for_inference() -> None:
@@ -260,8 +258,6 @@ def test_tokens_after_the_last_sequence_are_zero() -> None:
     [
         ({"input_layout": "BDSN"}, RuntimeError, "input_layout should be BSH/SBH/BSND/BNSD/TND, but got 'BDSN'"),
         ({"sparse_mode": 9}, RuntimeError, r"range of \[0,6\], but got 9"),
-        ({"softmax_layout": "TND"}, NotImplementedError, "softmax_layout is not implemented"),
-        ({"dropout_mask": torch.ones(1)}, NotImplementedError, "dropout_mask is not implemented"),
         ({"sparse_mode": 5, "atten_mask": torch.ones(3, 3).bool()}, RuntimeError, "takes a prefix for each"),
         ({"sparse_mode": 6, "atten_mask": TEMPLATE, "prefix": [1]}, RuntimeError, "atten_mask of 3072x2048"),
         ({"sink": torch.ones(3)}, RuntimeError, r"sink must be float32 \[2\]"),
@@ -719,8 +715,6 @@ def test_a_masked_softmax_gives_a_masked_score_next_to_nothing() -> None:
         ops.npu_scaled_masked_softmax(x[:, :31], mask[:31])
     with pytest.raises(RuntimeError, match="expected a mask of bool"):
         ops.npu_scaled_masked_softmax(x, mask.float())
-    with pytest.raises(NotImplementedError, match="fixed_triu_mask"):
-        ops.npu_scaled_masked_softmax(x, mask, 0.5, True)
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -749,8 +743,3 @@ def test_what_a_product_of_batches_refuses(changes: dict[str, Any], words: str) 
     given = {"input": draw(3, 5, 16), "weight": draw(3, 16, 32)} | changes
     with pytest.raises(RuntimeError, match=f"^npu_transpose_batchmatmul: .*{words}"):
         ops.npu_transpose_batchmatmul(given.pop("input"), given.pop("weight"), **given)
-
-
-def test_a_product_of_batches_is_not_quantised() -> None:
-    with pytest.raises(NotImplementedError, match="scale is not implemented"):
-        ops.npu_transpose_batchmatmul(draw(3, 5, 16), draw(3, 16, 32), scale=torch.ones(96))

@@ -36,10 +36,8 @@ def test_a_row_of_zeros_stays_so() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"group_index": torch.ones(1)}, "group_index"),
         ({"dst_type": 16}, "dst_type 16"),
         ({"quant_mode": "pertensor"}, "quant_mode pertensor"),
-        ({"dst_type_max": 1.0}, "dst_type_max"),
     ],
 )
 def test_what_is_not_written_says_so(given: dict[str, Any], said: str) -> None:

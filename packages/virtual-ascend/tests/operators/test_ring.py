@@ -86,7 +86,6 @@ def test_blocks_of_keys_join_to_the_whole_attention_and_its_gradient(layout: str
     [
         ({"attention_in": None}, RuntimeError, "attention_in must be given"),
         ({"keep_prob": 0.9}, NotImplementedError, "keep_prob"),
-        ({"softmax_layout": "TND"}, NotImplementedError, "softmax_layout"),
         ({"sparse_mode": 7}, RuntimeError, "sparse_mode"),
         ({"attention_in": torch.zeros(1, 2, 3, 4)}, RuntimeError, "attention_in"),
     ],
@@ -134,8 +133,6 @@ def test_the_second_version_of_inference_attention_is_the_first_by_other_names()
         return_softmax_lse=True,
     )
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(second, first, strict=True))
-    with pytest.raises(NotImplementedError, match="learnable_sink"):
-        ops.npu_fused_infer_attention_score_v2(q, k, v, num_query_heads=HEADS, learnable_sink=torch.zeros(HEADS))
 
 
 PROGRAM = """

@@ -44,7 +44,6 @@ __all__ = [
     "layout_of",
     "layouts",
     "npu_fusion_attention",
-    "refuse",
     "register",
     "rule_of",
     "scaled_dot_product_attention",
@@ -538,7 +537,6 @@ def npu_fusion_attention(
     head_num: int,
     input_layout: str,
     pse: Tensor | None = None,
-    padding_mask: Tensor | None = None,
     atten_mask: Tensor | None = None,
     scale: float = 1.0,
     keep_prob: float = 1.0,
@@ -551,11 +549,7 @@ def npu_fusion_attention(
     sparse_mode: int = 0,
     gen_mask_parallel: bool = True,
     sync: bool = False,
-    softmax_layout: str = "",
     sink: Tensor | None = None,
-    dropout_mask: Tensor | None = None,
-    seed: int = 0,
-    offset: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
     """Attention: `dropout(softmax(mask(scale * (Q K^T + pse)))) V`, computed in float32; differentiable in query, key,
     value, pse, and sink.
@@ -574,15 +568,8 @@ def npu_fusion_attention(
 
     Raises:
         RuntimeError: an argument is out of range.
-        NotImplementedError: padding_mask, softmax_layout, dropout_mask, seed, offset, and pse in TND.
+        NotImplementedError: pse in TND.
     """
-    refuse(
-        padding_mask=padding_mask,
-        softmax_layout=softmax_layout or None,
-        dropout_mask=dropout_mask,
-        seed=seed or None,
-        offset=offset or None,
-    )
     layout = layout_of(input_layout)
     how = How(scale, keep_prob, pse, sink)
     rule = rule_of(sparse_mode, atten_mask, pre_tockens, next_tockens, prefix, packed=layout is Layout.TND)
@@ -641,13 +628,6 @@ def _flops(
     batch, heads, queries, _ = rows.shape
     keys = key.shape[_TOKENS[layout]]
     return flops_of(batch * heads, queries, keys, query.numel() // (batch * heads * queries), is_causal)
-
-
-def refuse(**arguments: object) -> None:
-    """Raise NotImplementedError for the first argument that is given."""
-    for name, value in arguments.items():
-        if value is not None:
-            raise NotImplementedError(f"npu_fusion_attention: {name} is not implemented by the virtual Ascend")
 
 
 def check(query: Tensor, key: Tensor, value: Tensor, head_num: int, layout: Layout, how: How) -> None:

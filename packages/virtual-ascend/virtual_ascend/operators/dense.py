@@ -86,7 +86,7 @@ def fast_gelu(input: Tensor) -> Tensor:
     return npu_fast_gelu(input)
 
 
-def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1, fixed_triu_mask: bool = False) -> Tensor:
+def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1) -> Tensor:
     """Softmax over the last dimension of `scale * x`, computed in float32; differentiable in x.
 
     Scores count as -10000 where the mask is true.
@@ -95,12 +95,7 @@ def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1, fixed_t
 
     Raises:
         RuntimeError: the mask is not bool, or H or W is not a multiple of 32 from 32 to 4096.
-        NotImplementedError: fixed_triu_mask, which the documentation calls unfinished.
     """
-    if fixed_triu_mask:
-        raise NotImplementedError(
-            "npu_scaled_masked_softmax: fixed_triu_mask is not implemented by the virtual Ascend"
-        )
     if mask.dtype != torch.bool:
         raise RuntimeError(f"npu_scaled_masked_softmax: expected a mask of bool, but got {mask.dtype}")
     if x.dim() < 2 or any(size % 32 or not 32 <= size <= 4096 for size in x.shape[-2:]):
@@ -183,9 +178,7 @@ def _check(name: str, x: Tensor, gamma: Tensor) -> None:
 WIDEST = 896
 
 
-def npu_rotary_mul(
-    input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None
-) -> Tensor:
+def npu_rotary_mul(input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half") -> Tensor:
     """`x * r1 + rotate(x) * r2`; differentiable.
 
     Shapes: x [B,N,S,D] or [B,S,N,D]; r1 (cosines) and r2 (sines) alike, of full width D, 1 where they broadcast.
@@ -193,10 +186,7 @@ def npu_rotary_mul(
 
     Raises:
         RuntimeError: not 4 dimensions, D odd or not below 896, r1 and r2 of another width, an unknown mode.
-        NotImplementedError: a matrix `rotate`.
     """
-    if rotate is not None:
-        raise NotImplementedError("npu_rotary_mul: rotate is not implemented by the virtual Ascend")
     width = input.shape[-1]
     if input.dim() != 4 or r1.dim() != 4 or r2.dim() != 4:
         raise RuntimeError(
@@ -457,7 +447,6 @@ def npu_transpose_batchmatmul(
     weight: Tensor,
     *,
     bias: Tensor | None = None,
-    scale: Tensor | None = None,
     perm_x1: Sequence[int] | None = None,
     perm_x2: Sequence[int] | None = None,
     perm_y: Sequence[int] | None = None,
@@ -470,11 +459,8 @@ def npu_transpose_batchmatmul(
 
     Raises:
         RuntimeError: shapes, dtypes, permutations or a factor that the page rules out, and in backward.
-        NotImplementedError: quantisation by `scale`.
     """
     name, factor = "npu_transpose_batchmatmul", batch_split_factor or 1
-    if scale is not None:
-        raise NotImplementedError(f"{name}: scale is not implemented by the virtual Ascend")
     if bias is not None:
         raise RuntimeError(f"{name}: bias is not supported")
     for what, found, allowed in (

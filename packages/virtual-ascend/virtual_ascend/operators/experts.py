@@ -15,7 +15,7 @@ torch_npu-npu_grouped_matmul_add_.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -71,8 +71,6 @@ def npu_moe_gating_top_k(
     k: int,
     *,
     bias: Tensor | None = None,
-    input_ids: Tensor | None = None,
-    tid2eid: Tensor | None = None,
     k_group: int = 1,
     group_count: int = 1,
     group_select_mode: int = 0,
@@ -94,12 +92,7 @@ def npu_moe_gating_top_k(
 
     Raises:
         RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: input_ids or tid2eid, which choose experts by token id.
     """
-    if input_ids is not None or tid2eid is not None:
-        raise NotImplementedError(
-            "npu_moe_gating_top_k: input_ids and tid2eid are not implemented by the virtual Ascend"
-        )
     name = "npu_moe_gating_top_k"
     groups = _Groups(group_count, k_group, group_select_mode)
     _check_scores(name, x, bias)
@@ -273,7 +266,6 @@ def npu_moe_init_routing_v2(
     quant_mode: int = -1,
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
-    x_dtype: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Copy the rows sorted by expert, without the experts outside the range; no gradient.
 
@@ -290,8 +282,6 @@ def npu_moe_init_routing_v2(
         NotImplementedError: quantisation, and drop_pad_mode 1.
     """
     given = dict(locals())
-    if given.pop("x_dtype") is not None:
-        raise _unwritten("npu_moe_init_routing_v2", "x_dtype")
     return _sorted_by_expert("npu_moe_init_routing_v2", **given)
 
 
@@ -771,25 +761,11 @@ def npu_grouped_matmul(
     weight: Sequence[Tensor],
     *,
     bias: Sequence[Tensor] | None = None,
-    scale: Sequence[Tensor] | None = None,
-    offset: Sequence[Tensor] | None = None,
-    antiquant_scale: Sequence[Tensor] | None = None,
-    antiquant_offset: Sequence[Tensor] | None = None,
-    per_token_scale: Sequence[Tensor] | None = None,
     group_list: Tensor | Sequence[int] | None = None,
-    activation_input: Sequence[Tensor] | None = None,
-    activation_quant_scale: Sequence[Tensor] | None = None,
-    activation_quant_offset: Sequence[Tensor] | None = None,
     split_item: int = 0,
     group_type: int | None = None,
     group_list_type: int = 0,
-    act_type: int = 0,
-    tuning_config: Sequence[int] | None = None,
     output_dtype: int | torch.dtype | None = None,
-    x_dtype: int | None = None,
-    weight_dtype: int | None = None,
-    scale_dtype: int | None = None,
-    per_token_scale_dtype: int | None = None,
 ) -> list[Tensor]:
     """Grouped matrix products; no gradient (callers wrap it in an autograd.Function).
 
@@ -801,9 +777,10 @@ def npu_grouped_matmul(
 
     Raises:
         RuntimeError: the groups do not cover x in any other case, or a type is unknown; and in backward.
-        NotImplementedError: quantisation, activations, or (index, count) pairs.
+        NotImplementedError: (index, count) pairs.
     """
-    _refuse_unwritten(locals())
+    if group_list_type == 2:
+        raise _unwritten("npu_grouped_matmul", "group_list_type=2")
     if split_item not in (0, 1, 2, 3):
         raise RuntimeError(f"npu_grouped_matmul: split_item must be 0, 1, 2 or 3, but got {split_item}")
     kind = -1 if group_type is None else group_type
@@ -901,33 +878,6 @@ def _check_form(
         raise RuntimeError(f"{name}: x and weight must have one dtype, but have {x[0].dtype} and {weight[0].dtype}")
     if group_type == -1 and any(matrix.dim() != 2 for matrix in weight):
         raise RuntimeError(f"{name}: with group_type -1 each weight must have 2 dimensions")
-
-
-_UNWRITTEN = (
-    "scale",
-    "offset",
-    "antiquant_scale",
-    "antiquant_offset",
-    "per_token_scale",
-    "activation_input",
-    "activation_quant_scale",
-    "activation_quant_offset",
-    "tuning_config",
-    "x_dtype",
-    "weight_dtype",
-    "scale_dtype",
-    "per_token_scale_dtype",
-)
-
-
-def _refuse_unwritten(given: Mapping[str, object]) -> None:
-    used = {name: given[name] is not None for name in _UNWRITTEN}
-    used |= {"act_type": bool(given["act_type"]), "group_list_type": given["group_list_type"] == 2}
-    for name, refused in used.items():
-        if refused:
-            raise NotImplementedError(
-                f"npu_grouped_matmul: {name}={given[name]!r} is not implemented by the virtual Ascend"
-            )
 
 
 def _ends(

@@ -13,7 +13,7 @@ docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md and _
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -82,9 +82,6 @@ def npu_scatter_pa_kv_cache(
     value_cache: Tensor,
     slot_mapping: Tensor,
     *,
-    compress_lens: Tensor | None = None,
-    compress_seq_offsets: Tensor | None = None,
-    seq_lens: Tensor | None = None,
     cache_mode: str | None = "PA_NZ",
 ) -> None:
     """Write each token's key and value into its slot of a paged cache. Tokens with a negative slot are skipped.
@@ -94,11 +91,9 @@ def npu_scatter_pa_kv_cache(
 
     Raises:
         RuntimeError: shapes or dtypes that do not match, or a slot outside the cache.
-        NotImplementedError: compression, and caches in FRACTAL_NZ (PA_NZ).
+        NotImplementedError: caches in FRACTAL_NZ (PA_NZ).
     """
     name = "npu_scatter_pa_kv_cache"
-    if any(each is not None for each in (compress_lens, compress_seq_offsets, seq_lens)):
-        raise NotImplementedError(f"{name}: compression is not implemented by the virtual Ascend")
     if cache_mode != "Norm":
         raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
     check_half(name, "key", key)
@@ -160,11 +155,6 @@ def npu_kv_rmsnorm_rope_cache(
     k_cache: Tensor,
     ckv_cache: Tensor,
     *,
-    k_rope_scale: Tensor | None = None,
-    c_kv_scale: Tensor | None = None,
-    k_rope_offset: Tensor | None = None,
-    c_kv_offset: Tensor | None = None,
-    v: Tensor | None = None,
     epsilon: float = 1e-5,
     cache_mode: str = "Norm",
     is_output_kv: bool = False,
@@ -182,11 +172,9 @@ def npu_kv_rmsnorm_rope_cache(
 
     Raises:
         RuntimeError: wrong shapes or dtypes.
-        NotImplementedError: quantisation, v, or a cache mode other than PA and PA_BNSD.
+        NotImplementedError: a cache mode other than PA and PA_BNSD.
     """
     name = "npu_kv_rmsnorm_rope_cache"
-    if any(each is not None for each in (k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v)):
-        raise NotImplementedError(f"{name}: quantisation and a separate v are not implemented by the virtual Ascend")
     if cache_mode not in ("PA", "PA_BNSD"):
         raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
     check_half(name, "kv", kv)
@@ -383,30 +371,12 @@ def npu_fused_infer_attention_score(
     key: Tensor,
     value: Tensor,
     *,
-    pse_shift: Tensor | None = None,
     atten_mask: Tensor | None = None,
     actual_seq_lengths: Sequence[int] | None = None,
     actual_seq_lengths_kv: Sequence[int] | None = None,
-    dequant_scale1: Tensor | None = None,
-    quant_scale1: Tensor | None = None,
-    dequant_scale2: Tensor | None = None,
-    quant_scale2: Tensor | None = None,
-    quant_offset2: Tensor | None = None,
-    antiquant_scale: Tensor | None = None,
-    antiquant_offset: Tensor | None = None,
-    key_antiquant_scale: Tensor | None = None,
-    key_antiquant_offset: Tensor | None = None,
-    value_antiquant_scale: Tensor | None = None,
-    value_antiquant_offset: Tensor | None = None,
     block_table: Tensor | None = None,
-    query_padding_size: Tensor | None = None,
-    kv_padding_size: Tensor | None = None,
-    key_shared_prefix: Tensor | None = None,
-    value_shared_prefix: Tensor | None = None,
-    actual_shared_prefix_len: Sequence[int] | None = None,
     query_rope: Tensor | None = None,
     key_rope: Tensor | None = None,
-    key_rope_antiquant_scale: Tensor | None = None,
     num_heads: int = 1,
     scale: float = 1.0,
     pre_tokens: int = UNBOUNDED,
@@ -416,9 +386,6 @@ def npu_fused_infer_attention_score(
     sparse_mode: int = 0,
     inner_precise: int = 0,
     block_size: int = 0,
-    antiquant_mode: int = 0,
-    key_antiquant_mode: int = 0,
-    value_antiquant_mode: int = 0,
     softmax_lse_flag: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention for inference, computed in float32; no gradient.
@@ -435,9 +402,8 @@ def npu_fused_infer_attention_score(
 
     Raises:
         RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: quantisation, pse_shift, shared prefixes, padding sizes, sparse modes above 4.
+        NotImplementedError: a sparse mode above 4.
     """
-    _refuse("npu_fused_infer_attention_score", locals(), _UNWRITTEN)
     key_heads = num_key_value_heads or num_heads
     if (query_rope is None) != (key_rope is None):
         raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope must be given together")
@@ -482,21 +448,10 @@ def npu_fused_infer_attention_score_v2(
     *,
     query_rope: Tensor | None = None,
     key_rope: Tensor | None = None,
-    pse_shift: Tensor | None = None,
     atten_mask: Tensor | None = None,
     actual_seq_qlen: Sequence[int] | None = None,
     actual_seq_kvlen: Sequence[int] | None = None,
     block_table: Tensor | None = None,
-    dequant_scale_query: Tensor | None = None,
-    dequant_scale_key: Tensor | None = None,
-    dequant_offset_key: Tensor | None = None,
-    dequant_scale_value: Tensor | None = None,
-    dequant_offset_value: Tensor | None = None,
-    dequant_scale_key_rope: Tensor | None = None,
-    quant_scale_out: Tensor | None = None,
-    quant_offset_out: Tensor | None = None,
-    quant_scale_p: Tensor | None = None,
-    learnable_sink: Tensor | None = None,
     num_query_heads: int = 1,
     num_key_value_heads: int = 0,
     softmax_scale: float = 1.0,
@@ -505,31 +460,15 @@ def npu_fused_infer_attention_score_v2(
     input_layout: str = "BSH",
     sparse_mode: int = 0,
     block_size: int = 0,
-    query_quant_mode: int = 0,
-    key_quant_mode: int = 0,
-    value_quant_mode: int = 0,
     inner_precise: int = 0,
     return_softmax_lse: bool = False,
-    query_dtype: int | None = None,
-    key_dtype: int | None = None,
-    value_dtype: int | None = None,
-    query_rope_dtype: int | None = None,
-    key_rope_dtype: int | None = None,
-    key_shared_prefix_dtype: int | None = None,
-    value_shared_prefix_dtype: int | None = None,
-    dequant_scale_query_dtype: int | None = None,
-    dequant_scale_key_dtype: int | None = None,
-    dequant_scale_value_dtype: int | None = None,
-    dequant_scale_key_rope_dtype: int | None = None,
-    out_dtype: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`npu_fused_infer_attention_score` with other names for its arguments.
 
     Raises:
         RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: quantisation, pse_shift, a sink, dtypes.
+        NotImplementedError: a sparse mode above 4.
     """
-    _refuse("npu_fused_infer_attention_score_v2", locals(), _UNWRITTEN_V2)
     return npu_fused_infer_attention_score(
         query,
         key,
@@ -622,66 +561,6 @@ def _npu_fused_infer_attention_score_get_max_workspace(query: Tensor, **_given: 
 @_with_signature_of(npu_fused_infer_attention_score_v2)
 def _npu_fused_infer_attention_score_v2_get_max_workspace(query: Tensor, **_given: object) -> Tensor:
     return workspace_of(query)
-
-
-_UNWRITTEN = (
-    "pse_shift",
-    "dequant_scale1",
-    "quant_scale1",
-    "dequant_scale2",
-    "quant_scale2",
-    "quant_offset2",
-    "antiquant_scale",
-    "antiquant_offset",
-    "key_antiquant_scale",
-    "key_antiquant_offset",
-    "value_antiquant_scale",
-    "value_antiquant_offset",
-    "query_padding_size",
-    "kv_padding_size",
-    "key_shared_prefix",
-    "value_shared_prefix",
-    "actual_shared_prefix_len",
-    "key_rope_antiquant_scale",
-    "antiquant_mode",
-    "key_antiquant_mode",
-    "value_antiquant_mode",
-)
-_UNWRITTEN_V2 = (
-    "pse_shift",
-    "dequant_scale_query",
-    "dequant_scale_key",
-    "dequant_offset_key",
-    "dequant_scale_value",
-    "dequant_offset_value",
-    "dequant_scale_key_rope",
-    "quant_scale_out",
-    "quant_offset_out",
-    "quant_scale_p",
-    "learnable_sink",
-    "query_quant_mode",
-    "key_quant_mode",
-    "value_quant_mode",
-    "query_dtype",
-    "key_dtype",
-    "value_dtype",
-    "query_rope_dtype",
-    "key_rope_dtype",
-    "key_shared_prefix_dtype",
-    "value_shared_prefix_dtype",
-    "dequant_scale_query_dtype",
-    "dequant_scale_key_dtype",
-    "dequant_scale_value_dtype",
-    "dequant_scale_key_rope_dtype",
-    "out_dtype",
-)
-
-
-def _refuse(operator: str, given: Mapping[str, object], unwritten: Sequence[str]) -> None:
-    for name in unwritten:
-        value = given[name]
-        if isinstance(value, Tensor) or value not in (None, 0):
-            raise NotImplementedError(f"{operator}: {name} is not implemented by the virtual Ascend")
 
 
 def _check(mode: int, heads: int, key_heads: int) -> None:

@@ -56,16 +56,16 @@ class Format(IntEnum):
         return self.name
 
 
-def npu_format_cast(
-    input: Tensor, acl_format: int, *, customize_dtype: int | None = None, input_dtype: int | None = None
-) -> Tensor:
+def npu_format_cast(input: Tensor, acl_format: int) -> Tensor:
     """Return a tensor with the same values in this format; differentiable. Return the input if it has the format.
 
     Raises:
         RuntimeError: the format is unknown, or a cast is needed while a graph is captured.
-        NotImplementedError: customize_dtype.
     """
-    _check(acl_format, customize_dtype, input_dtype)
+    formats = [known for known in Format if known is not Format.UNDEFINED]
+    if acl_format not in formats:
+        known = ", ".join(f"{f.value} ({f.name})" for f in formats)
+        raise RuntimeError(f"npu_format_cast: expected a format of {known}, but got {acl_format}")
     if (acl_format == Format.FRACTAL_NZ) is extension().is_fractal(input):
         return input
     if acl_format != Format.FRACTAL_NZ:
@@ -76,16 +76,13 @@ def npu_format_cast(
     return made
 
 
-def npu_format_cast_(
-    input: Tensor, acl_format: int, *, customize_dtype: int | None = None, input_dtype: int | None = None
-) -> Tensor:
+def npu_format_cast_(input: Tensor, acl_format: int) -> Tensor:
     """Change the tensor to this format in place, in new memory if necessary, and return it.
 
     Raises:
         RuntimeError: the format is unknown, or a cast is needed while a graph is captured.
-        NotImplementedError: customize_dtype.
     """
-    made = npu_format_cast(input, acl_format, customize_dtype=customize_dtype, input_dtype=input_dtype)
+    made = npu_format_cast(input, acl_format)
     if made is not input:
         with torch.no_grad():
             input.set_(made)
@@ -141,14 +138,12 @@ def _warn_once(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
-def npu_dtype_cast(input: Tensor, dtype: int | torch.dtype, input_dtype: int | None = None) -> Tensor:
+def npu_dtype_cast(input: Tensor, dtype: int | torch.dtype) -> Tensor:
     """Return the values in another dtype; differentiable.
 
     Raises:
-        NotImplementedError: the number is not a dtype of torch, or input_dtype is given.
+        NotImplementedError: the number is not a dtype of torch.
     """
-    if input_dtype is not None:
-        raise NotImplementedError("npu_dtype_cast: input_dtype is not implemented by the virtual Ascend")
     return input.to(dtype_of("npu_dtype_cast", dtype))
 
 
@@ -163,14 +158,3 @@ def dtype_of(operator: str, dtype: int | torch.dtype) -> torch.dtype:
     if dtype not in _DTYPES:
         raise NotImplementedError(f"{operator}: dtype {dtype} is not implemented by the virtual Ascend")
     return _DTYPES[dtype]
-
-
-def _check(acl_format: int, customize_dtype: int | None, input_dtype: int | None) -> None:
-    if customize_dtype is not None or input_dtype is not None:
-        raise NotImplementedError(
-            "npu_format_cast: customize_dtype and input_dtype are not implemented by the virtual Ascend"
-        )
-    formats = [known for known in Format if known is not Format.UNDEFINED]
-    if acl_format not in formats:
-        known = ", ".join(f"{f.value} ({f.name})" for f in formats)
-        raise RuntimeError(f"npu_format_cast: expected a format of {known}, but got {acl_format}")

@@ -25,10 +25,8 @@ def npu_dynamic_quant(
     input: Tensor,
     *,
     smooth_scales: Tensor | None = None,
-    group_index: Tensor | None = None,
     dst_type: int | torch.dtype | None = None,
     quant_mode: str = "pertoken",
-    dst_type_max: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """`round(x / scale)` in int8, with `scale = max(abs(x)) / 127` of each row; no gradient.
 
@@ -39,14 +37,12 @@ def npu_dynamic_quant(
 
     Raises:
         RuntimeError: shapes or dtypes that do not match.
-        NotImplementedError: groups of experts, and other types and modes.
+        NotImplementedError: other types and modes.
     """
     name = "npu_dynamic_quant"
     others = {
-        "group_index": group_index is not None,
         f"dst_type {dst_type}": dst_type not in _INT8,
         f"quant_mode {quant_mode}": quant_mode != "pertoken",
-        "dst_type_max": dst_type_max != 0,
     }
     for what, asked in others.items():
         if asked:

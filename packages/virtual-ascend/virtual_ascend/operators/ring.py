@@ -23,7 +23,6 @@ from .attention import (
     dense,
     from_head,
     layout_of,
-    refuse,
     rule_of,
     sequences_of,
     through,
@@ -42,7 +41,6 @@ def npu_fusion_attention_grad(
     input_layout: str,
     *,
     pse: Tensor | None = None,
-    padding_mask: Tensor | None = None,
     atten_mask: Tensor | None = None,
     softmax_max: Tensor | None = None,
     softmax_sum: Tensor | None = None,
@@ -62,7 +60,6 @@ def npu_fusion_attention_grad(
     sparse_mode: int = 0,
     gen_mask_parallel: bool = True,
     sync: bool = False,
-    softmax_layout: str = "",
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradient of `npu_fusion_attention`, computed in float32.
@@ -78,11 +75,8 @@ def npu_fusion_attention_grad(
         RuntimeError: an argument is out of range, or the maximum, the sum, or the attention is missing.
         NotImplementedError: dropout, and everything that the forward operator does not implement.
     """
-    refuse(
-        padding_mask=padding_mask,
-        softmax_layout=softmax_layout or None,
-        keep_prob=keep_prob if keep_prob != 1 else None,  # the scores that the forward pass dropped are not known here
-    )
+    if keep_prob != 1:  # the scores that the forward pass dropped are not known here
+        raise NotImplementedError("npu_fusion_attention_grad: keep_prob is not implemented by the virtual Ascend")
     if softmax_max is None or softmax_sum is None or attention_in is None:
         raise RuntimeError("npu_fusion_attention_grad: softmax_max, softmax_sum and attention_in must be given")
     layout = layout_of(input_layout)

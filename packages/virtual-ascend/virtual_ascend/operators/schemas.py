@@ -8,6 +8,7 @@ their schemas are the same; RESTRICTIONS lists these, as seen on the wheels.
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -276,15 +277,29 @@ def _one_node(implementation: Operator, name: str) -> Operator:
 
 
 def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Adapt a function to be called as torch calls the kernel of an operator with this schema."""
+    """Adapt a function to be called as torch calls the kernel of an operator with this schema.
+
+    A parameter of the schema that the function does not have is not implemented: any value but the default is refused.
+    """
+    import torch
+
     # torch leaves out arguments that equal the schema's defaults. In some versions our function has other defaults.
     names = [argument.name for argument in schema.arguments]
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    own = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
+    unwritten = () if takes_all else tuple(name for name in names if name not in own)
     from . import captures
 
     @functools.wraps(function)
     def call(*args: object, **options: object) -> object:
-        results = captures.call(schema.name, function, {**defaults, **dict(zip(names, args, strict=False)), **options})
+        given = {**defaults, **dict(zip(names, args, strict=False)), **options}
+        for name in unwritten:
+            value = given.pop(name)
+            if value is not None and (isinstance(value, torch.Tensor) or value != defaults.get(name)):
+                operator = schema.name.partition("::")[2]
+                raise NotImplementedError(f"{operator}: {name} is not implemented by the virtual Ascend")
+        results = captures.call(schema.name, function, given)
         # Later versions append more results.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _RENAMED = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens", "scale_value": "scale"}
 _ATTENTION = (
     "pse",
-    "padding_mask",
     "atten_mask",
     "scale",
     "keep_prob",
@@ -41,7 +40,7 @@ _ATTENTION = (
 def _attention_options(options: dict[str, object]) -> dict[str, object]:
     """Translate the options of any version of the operator to the arguments of the reference."""
     renamed = {_RENAMED.get(name, name): value for name, value in options.items()}
-    for name in ("query_rope", "key_rope"):
+    for name in ("query_rope", "key_rope", "padding_mask"):
         if renamed.get(name) is not None:
             raise NotImplementedError(f"npu_fusion_attention: {name} is not implemented by the virtual Ascend")
     lengths = {name: value.tolist() for name, value in renamed.items() if name in _LENGTHS and is_tensor(value)}
@@ -256,12 +255,15 @@ def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Oper
 def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:
     """Let a function with an argument `input` serve a version of the operator that names it `self`."""
     names = {argument.name for argument in schema.arguments}
-    if "input" in names or "input" not in inspect.signature(function).parameters:
+    signature = inspect.signature(function)
+    if "input" in names or "input" not in signature.parameters:
         return function
+    renamed = [p.replace(name="self") if p.name == "input" else p for p in signature.parameters.values()]
 
     def call(**arguments: object) -> object:
         return function(**{"input" if name == "self" else name: value for name, value in arguments.items()})
 
+    vars(call)["__signature__"] = signature.replace(parameters=renamed)
     return call
 
 
@@ -282,6 +284,7 @@ def _complete(function: Operator, schema: torch.FunctionSchema) -> Operator:
 
 
 def _forward(function: Operator) -> Operator:
+    @functools.wraps(function)
     def call(**arguments: object) -> object:
         with torch.no_grad():
             return function(**arguments)

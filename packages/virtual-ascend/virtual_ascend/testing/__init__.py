@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +24,7 @@ __all__ = [
     "NPUS_OF_A_TEST",
     "NoWheelError",
     "RankFailedError",
+    "end_with_parent",
     "environment",
     "free_port",
     "install_torch_npu",
@@ -32,6 +35,8 @@ __all__ = [
 ]
 
 NPUS_OF_A_TEST = 2
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 
 # The torch_npu for each version of torch, in its newest patch version.
@@ -98,6 +103,11 @@ def pythonpath_and(folder: Path) -> str:
     return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder)])
 
 
+def end_with_parent() -> None:
+    """Let the system kill this process when the process that started it dies, so that no rank outlives its test."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.CompletedProcess[str]:
     """Run a program with virtual NPUs in a separate process. `changes` are passed to `environment`."""
     return subprocess.run(
@@ -107,6 +117,7 @@ def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.Co
         text=True,
         timeout=timeout,
         check=False,
+        preexec_fn=end_with_parent,
     )
 
 
@@ -124,6 +135,7 @@ def start_ranks(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=end_with_parent,
         )
         for rank in range(size)
     ]

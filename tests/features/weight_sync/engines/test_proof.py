@@ -13,6 +13,7 @@ import torch
 from testing import layers
 
 from verl_npu.errors import WeightSyncError
+from verl_npu.features.weight_sync.engines import proof
 from verl_npu.features.weight_sync.engines.proof import Difference, Proof, Verdict
 
 RANKS, RANK, HIDDEN = 2, 1, 6
@@ -64,10 +65,10 @@ SHAPES = {
 
 
 def prove(model: Any, sent: Weights) -> Verdict:
-    proof = Proof(model)
+    begun = Proof(model)
     for name, tensor in sent.items():
-        proof.expect(name, tensor)
-    return proof.conclude()
+        begun.expect(name, tensor)
+    return begun.conclude()
 
 
 def said(verdict: Verdict) -> list[str]:
@@ -402,15 +403,41 @@ def test_what_a_graph_of_a_real_npu_may_read_where_it_no_longer_is_is_told(
     # An earlier test of this process may have loaded the virtual torch_npu, which does tell.
     monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
     for again in (False, True):
-        proof = Proof(dense, captures)
+        begun = Proof(dense, captures)
         for name, tensor in sent.items():
-            proof.expect(name, tensor)
+            begun.expect(name, tensor)
         if again:
             dense.norm.weight.data = dense.norm.weight.data.clone()
-        verdict = proof.conclude()
+        verdict = begun.conclude()
         verdict.require()
         told = "1 weight of the rollout engine moved in memory after its first weight sync" in capsys.readouterr().err
         assert (verdict.moved, told) == ((("norm.weight",), True) if again and captures else ((), False))
+
+
+@pytest.mark.parametrize(
+    ("before", "lost", "changed"),
+    [(5, ["Dispatcher.experts"], ()), (4, [], ("Dispatcher.experts",)), (None, [], ("Dispatcher.experts",))],
+    ids=["before the sync", "before and in the sync", "in the sync"],
+)
+def test_a_plain_tensor_that_changed_ends_the_job_unless_the_sync_wrote_it(
+    before: int | None,
+    lost: list[str],
+    changed: tuple[str, ...],
+    dense: Dense,
+    sent: Weights,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy of the weights is written by each sync, so it says nothing."""
+    held = [{} if before is None else {"Dispatcher.experts": torch.tensor([before])}]
+    held.append({"Dispatcher.experts": torch.tensor([5]), "AscendMLAImpl.W_UV": torch.tensor([6])})
+    monkeypatch.setattr(proof, "changed_since_wake_up", iter(held).__next__)
+    verdict = prove(dense, sent)
+    assert ([each.parameter for each in verdict.differences], verdict.changed) == (lost, changed)
+
+
+def test_tensors_that_nothing_keeps_in_sleep_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Verdict(9, (), {}, unprotected=("Dispatcher.experts",)).require()
+    assert "nothing keeps these tensors of the rollout engine" in capsys.readouterr().err
 
 
 def test_memory_that_cannot_be_read_is_a_difference(dense: Dense, sent: Weights) -> None:
@@ -420,19 +447,19 @@ def test_memory_that_cannot_be_read_is_a_difference(dense: Dense, sent: Weights)
 
         detach = to = lambda self, *args: self
 
-    proof = Proof(dense)
+    begun = Proof(dense)
     for name, tensor in sent.items():
-        proof.expect(name, tensor)
+        begun.expect(name, tensor)
     dense.norm.weight = Asleep(dense.norm.weight.data)
-    assert said(proof.conclude()) == [
+    assert said(begun.conclude()) == [
         "norm.weight: the engine's tensor cannot be read: the memory at 0x1 is not mapped"
     ]
 
 
 def test_a_weight_that_the_engine_has_no_longer_is_named(dense: Dense, sent: Weights) -> None:
-    proof = Proof(dense)
+    begun = Proof(dense)
     for name, tensor in sent.items():
-        proof.expect(name, tensor)
+        begun.expect(name, tensor)
     del dense.norm.bias
     dense.norm.bias = None
-    assert said(proof.conclude()) == ["norm.bias: the engine no longer has this tensor"]
+    assert said(begun.conclude()) == ["norm.bias: the engine no longer has this tensor"]

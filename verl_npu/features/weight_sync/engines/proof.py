@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from .... import environment
 from ....errors import WeightSyncError
 from ....reporting import warn
-from ...engine_sleep import changed_since_wake_up
+from ...engine_sleep import changed_since_wake_up, forget_wake_up, unprotected
 from ..transport.tensors import digest_of
 from .captured import moved, readers, remembered
 from .layout import Layout, Section, layouts_of
@@ -114,7 +114,9 @@ class Verdict:
     """Tensors that moved after the engine captured its graphs. Listed only if we cannot tell which of them the graphs
     read."""
     changed: tuple[str, ...] = ()
-    """Tensors that are neither weights nor buffers and that have changed since the engine woke up."""
+    """Tensors that are neither weights nor buffers and that the sync has changed."""
+    unprotected: tuple[str, ...] = ()
+    """Such tensors that a sleep of level 2 would lose, because `engine_sleep` is not applied."""
 
     def __str__(self) -> str:
         held = "the engine holds them bit for bit"
@@ -142,8 +144,14 @@ class Verdict:
             )
         if self.changed:
             warn(
-                f"tensors that are neither weights nor buffers have changed since the rollout engine woke up: "
+                f"a weight sync changed tensors of the rollout engine that are neither weights nor buffers: "
                 f"{_shown(self.changed)}. If the engine does not compute them from the weights, its answers are wrong"
+            )
+        if self.unprotected:
+            warn(
+                "the feature engine_sleep is not applied, so nothing keeps these tensors of the rollout engine, which "
+                f"are neither weights nor buffers: {', '.join(self.unprotected)}. If the engine slept at level 2, its "
+                "answers are wrong: apply engine_sleep, or let the engine sleep at level 1"
             )
         if not self.differences:
             return
@@ -183,6 +191,9 @@ def _shown(names: Sequence[str]) -> str:
 
 
 _HELD = "_verl_npu_held"
+_LOST = (
+    "the tensor is neither a weight nor a buffer; it changed after the engine woke up, and this sync did not write it"
+)
 _STALE = (
     "the tensor moved in memory after the engine captured its graphs, and the graphs still read the old address "
     "({tasks} times, first as {operand} of {operator})"
@@ -205,6 +216,7 @@ class Proof:
     def __init__(self, model: torch.nn.Module, captures: bool = False) -> None:
         """Begin the proof, before any weight is loaded. `captures` tells whether the engine captures graphs."""
         self._model = model
+        self._changed = changed_since_wake_up()
         self._captures = captures
         self._layouts = layouts_of(model)
         self._places = remembered(model, self._layouts)
@@ -300,8 +312,12 @@ class Proof:
         for name, reader in (reading or {}).items():
             differences.append(Difference(name, "", _STALE.format(**asdict(reader))))
         unsure = tuple(elsewhere) if reading is None and self._captures else ()
-        changed = tuple(name for name in changed_since_wake_up() if not is_copy(name))
-        return Verdict(len(now), tuple(differences), unknown, unsure, changed)
+        changed = changed_since_wake_up()
+        forget_wake_up()
+        lost = [name for name, held in changed.items() if name in self._changed and held.equal(self._changed[name])]
+        differences += [Difference(name, "", _LOST) for name in lost]
+        written = tuple(name for name in changed if name not in lost and not is_copy(name))
+        return Verdict(len(now), tuple(differences), unknown, unsure, written, tuple(unprotected()))
 
     def _expected_of(self, number: int, layout: Layout) -> tuple[list[Expected], list[Difference]]:
         """Return the expected parts of an engine's tensor, and a difference for each part that was not sent."""

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from harness import process
 from verl_npu_workbench.diagnosis.judgement import Diagnosis, diagnose
-from verl_npu_workbench.processes import descendants, free_ports
+from verl_npu_workbench.processes import descendants
+from virtual_ascend.testing import free_port
 
 from .jobs import Job, Program, Where
 
@@ -158,7 +159,7 @@ def _meeting(environment: Mapping[str, str]) -> list[str]:
 def _ports(job: Job) -> Iterator[dict[str, str]]:
     """Yield the job's variables with a port to meet at; where the port is to be taken, somebody listens at it."""
     if job.environment.get("MASTER_PORT") != "taken":
-        yield {**job.environment, "MASTER_PORT": str(free_ports(1)[0])}
+        yield {**job.environment, "MASTER_PORT": str(free_port())}
         return
     with socket.socket() as other:
         other.bind(("", 0))

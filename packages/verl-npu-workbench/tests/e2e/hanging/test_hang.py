@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from verl_npu_workbench.hanging.stacks import program
-from verl_npu_workbench.processes import descendants, free_ports
+from verl_npu_workbench.processes import descendants
+from virtual_ascend.testing import free_port
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[4]
@@ -95,7 +96,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def torchrun(how: str) -> list[str]:
-    port = f"--master_port={free_ports(1)[0]}"
+    port = f"--master_port={free_port()}"
     return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", port, str(HERE / "ranks.py"), how]
 
 
@@ -181,7 +182,7 @@ def test_an_engine_that_waits_for_a_lock(start: Start) -> None:
 
 @pytest.mark.nightly("verl_npu_workbench/hanging")
 def test_a_rank_that_was_not_called(start: Start) -> None:
-    job = start(ray("ranks", str(free_ports(1)[0])), VIRTUAL_ASCEND="2")
+    job = start(ray("ranks", str(free_port())), VIRTUAL_ASCEND="2")
     pids = job.says(r"ready (\d+) (\d+)")
     time.sleep(3)
     status, said = job.asked()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from verl_npu_workbench.plan.rank.megatron import Neighbours, rows
+from omegaconf import OmegaConf
+from verl_npu_workbench.plan.job import Phase
+from verl_npu_workbench.plan.rank.megatron import Neighbours, not_shown, rows
 
 HIDDEN = 16
 
@@ -36,3 +38,19 @@ def test_gradients_that_were_not_received_do_not_come_in_the_next_phase() -> Non
     stage.shapes((3, 1, HIDDEN), False, False, HIDDEN)
     stage.begin([7])
     assert stage.shapes((7, 1, HIDDEN), False, True, HIDDEN) == (None, (7, 1, HIDDEN))
+
+
+@pytest.mark.parametrize(
+    ("section", "hidden"),
+    [
+        ({}, False),
+        ({"use_mbridge": True}, False),
+        ({"use_mbridge": True, "vanilla_mbridge": True}, False),
+        ({"use_mbridge": True, "vanilla_mbridge": False}, True),
+        ({"use_mbridge": False, "vanilla_mbridge": False}, False),
+    ],
+)
+def test_a_bridge_that_reads_a_checkpoint_cannot_hand_over_weights(section: dict[str, bool], hidden: bool) -> None:
+    megatron = {"pipeline_model_parallel_size": 1, **section}
+    roles = OmegaConf.create({"actor": {"strategy": "megatron", "megatron": megatron}})
+    assert (Phase.WEIGHT_SYNC in not_shown(roles)) is hidden

@@ -86,9 +86,15 @@ def _run(job: RankJob) -> Outcome:
             groups=ledger.groups(),
             host=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             not_shown=missing,
+            read=_read(job.tree),
             error=error,
             failed_in=recording.latest.value if error else "",
         )
+
+
+def _read(tree: str) -> list[str]:
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    return sorted(os.path.relpath(file, tree) for file in files if file.startswith(f"{tree}{os.sep}"))
 
 
 def _fine_tune(job: RankJob, recording: Recording, folder: str) -> None:

@@ -40,6 +40,8 @@ def not_shown(roles: DictConfig) -> dict[Phase, str]:
         found[Phase.CHECKPOINT] = "Megatron's own code would write files of zeros"
         if actor.megatron.pipeline_model_parallel_size > 1:
             found[Phase.WEIGHT_SYNC] = "the stages of a pipeline exchange lists of their weights, and a plan runs one"
+        elif actor.megatron.get("use_mbridge") and actor.megatron.get("vanilla_mbridge") is False:
+            found[Phase.WEIGHT_SYNC] = "Megatron-Bridge looks up the names of the weights in a checkpoint"
     return found
 
 

@@ -89,7 +89,7 @@ def ipc_collect() -> None:
 
 
 def mem_get_info(device: Place = None) -> tuple[int, int]:
-    """Return the free and total bytes, counting this process only."""
+    """Return the free and total bytes of an NPU. Only the memory of this process counts as used."""
     total = int(_C.total_memory())
     return total - memory_reserved(device), total
 
