@@ -326,6 +326,11 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "task-queue",
         False,
     ),
+    "log-probabilities without temperature": (
+        script({f"{ROLLOUT}.temperature": 0.7, f"{ROLLOUT}.calculate_log_probs": True}),
+        "logprobs-mode",
+        False,
+    ),
     "a variable of the user's shell": (script(inherited={"HCCL_BUFFSIZE": "abc"}), "variables", False),
     "an address that is none": (script(exports={"HCCL_IF_IP": "host"}), "variables", False),
     "fewer NPUs visible than Ray is asked for": (

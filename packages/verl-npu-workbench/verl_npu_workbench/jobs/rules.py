@@ -723,6 +723,22 @@ def task_queue_of_engine(script: Script) -> tuple[str, str | None]:
     return _OWN_TASK_QUEUE if own else _TASK_QUEUE, level
 
 
+def _logprobs_mode(script: Script) -> Iterator[Finding]:
+    """Source: the model runner of vllm-ascend 0.11.0 to 0.23.0, which makes its sampler without logprobs_mode."""
+    settings, key = script.settings, f"{ROLLOUT}.temperature"
+    temperature = settings.number(key, 1.0)
+    if settings.text(ENGINE) == "vllm" and temperature != 1 and settings.truth(f"{ROLLOUT}.calculate_log_probs"):
+        yield warning(
+            "logprobs-mode",
+            _("vllm-ascend ignores {mode} and returns log-probabilities without temperature").format(
+                mode=f"{ROLLOUT}.logprobs_mode"
+            ),
+            subject=f"{key}={temperature:g}",
+            why=_("the trainer divides by the temperature, so kl and importance weights are wrong"),
+            fix=_("set {key}=1.0, or {log_probs}=False").format(key=key, log_probs=f"{ROLLOUT}.calculate_log_probs"),
+        )
+
+
 def _reward_model(script: Script) -> Iterator[Finding]:
     """Source: verl's `RewardModelManager` and `RewardLoopWorker`.
 
@@ -942,6 +958,12 @@ RULES: tuple[Rule[Script], ...] = (
         about="A reward model with NPUs of its own that verl never wakes up, or whose scores verl cannot read.",
     ),
     Rule("task-queue", _task_queue, _SCRIPT_ONLY, about="A level of torch_npu's task queue at which graphs fail."),
+    Rule(
+        "logprobs-mode",
+        _logprobs_mode,
+        _SCRIPT_ONLY,
+        about="Log-probabilities of the rollout at another temperature than the trainer's.",
+    ),
     Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
     Rule(
         "weight-proof",

@@ -116,7 +116,7 @@ def compare(
     # Only the first layer knows the keys of pad tokens.
     known = cause is not None and cause.edit is not None and cause.reason is not Reason.PADDING
     if cause is not None and known and LOGPROBS in recording.values:
-        with exchanged(replace(cause, edit=cause.whole or cause.edit), pair.rounded):
+        with exchanged(cause.whole or cause.edit, pair.rounded):
             remaining = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])
     return Comparison(judged, apart, bad, side, cause, remaining)
 

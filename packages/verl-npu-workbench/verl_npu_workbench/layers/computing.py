@@ -17,7 +17,7 @@ import torch
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from ..simulation.rollout.model import own_modules
-from . import ANSWERS, ASK, RESULT
+from . import ANSWERS, ASK, RESULT, training
 from .causes import Sampling
 from .comparing import compare
 from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
@@ -46,10 +46,9 @@ def main(words: list[str]) -> None:
         if (folder / ANSWERS).exists()
         else generated(model, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     )
-    device = "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
-    trainer, notes = _trained(asked, dtype, device, engine.batch, temperature)
+    trainer, said, notes = _trained(folder, asked, engine.batch, model)
     made = compare(model, trainer, engine, sampling, temperature=temperature)
-    result = {"trainer": f"transformers on {device}", **content(made, notes)}
+    result = {"trainer": said, **content(made, notes)}
     (folder / RESULT).write_text(json.dumps(result, indent=2))
 
 
@@ -60,16 +59,25 @@ def _load(asked: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, torch_dtype=dtype, attn_implementation=attention).eval()
 
 
-def _trained(
-    asked: dict[str, Any], dtype: torch.dtype, device: str, batch: Batch, temperature: float
-) -> tuple[Recording, list[str]]:
-    """Record the trainer with the attention that it is asked for, or else with sdpa."""
-    attention = asked["attention"]
+def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> tuple[Recording, str, list[str]]:
+    """Record the trainer, and say which one it is, with notes.
+
+    It is the script's own if this verl has it, or else transformers with the attention that is asked for, or sdpa.
+    """
+    notes, attention = list[str](), asked["attention"]
+    device = "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
+    if training.supported(asked):
+        said = f"verl's engine {asked['trainer']['strategy']} on {asked['trainer']['ranks']} ranks"
+        try:
+            return training.trained(folder, asked, batch, model), said, notes
+        except RuntimeError as error:
+            notes.append(f"{said}: transformers takes its place ({str(error)[-200:]})")
+    temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
     try:
-        return record(_load(asked, dtype, attention).to(device), batch, temperature), []
+        return record(_load(asked, model.dtype, attention).to(device), batch, temperature), said, notes
     except (ImportError, ValueError, RuntimeError, NotImplementedError) as error:
-        note = f"the trainer's attention {attention}: sdpa takes its place ({str(error).splitlines()[0][:120]})"
-    return record(_load(asked, dtype, "sdpa").to(device), batch, temperature), [note]
+        notes.append(f"the trainer's attention {attention}: sdpa takes its place ({str(error).splitlines()[0][:120]})")
+    return record(_load(asked, model.dtype, "sdpa").to(device), batch, temperature), said, notes
 
 
 def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:

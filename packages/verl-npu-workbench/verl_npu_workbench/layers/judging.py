@@ -7,7 +7,7 @@ the side's dtype shows how much of it is rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
@@ -62,9 +62,14 @@ class Judgement:
     """The error of the reference in the side's dtype, relative to the output."""
     ratio: float
     """The largest error of a token, in units of its rounding."""
-    tokens: float
-    """The share of tokens beyond the margin."""
+    beyond: torch.Tensor = field(compare=False)
+    """Marks the tokens beyond the margin."""
     flips: Flips | None = None
+
+    @property
+    def tokens(self) -> float:
+        """The share of tokens beyond the margin."""
+        return float(self.beyond.double().mean())
 
     @property
     def is_bad(self) -> bool:
@@ -110,55 +115,33 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
     """Judge one operator."""
     exact, rounded = (each.compute(operator, recording.values).double() for each in pair.both)
     made = recording.together(operator.made).double()
-    near = gap = None
+    near, gap = torch.zeros(len(made), dtype=torch.bool), torch.zeros(len(made))
     if operator.kind is Kind.EXPERTS:
         near, gap = _near(operator, recording.values, pair)
-    sure = torch.ones(len(made), dtype=torch.bool) if near is None else ~near
-    ratios = _ratios(made, exact, rounded, sure, _unit(recording, operator))
-    ratio = float(ratios[sure].max()) if bool(sure.any()) else 0.0
-    flips = None
-    verdict = _verdict(ratio, recording.dtype)
-    if near is not None and gap is not None:
+    error, rounding, size = (each.norm(dim=1) for each in (made - exact, rounded - exact, exact))
+    usual = rounding if bool(near.all()) else rounding[~near]
+    # A row may have been lucky.
+    usual = usual.max() if made.shape[1] < _MANY else usual.median()
+    floor = torch.maximum(rounding, usual)
+    if made.shape[1] >= _MANY and bool(near.any()):
+        floor = usual.expand_as(rounding)
+    # The output itself is rounded by half a unit in the last place.
+    unit = max(torch.finfo(recording.values[name].dtype).eps / 2 for name in operator.made)
+    ratios = error / torch.maximum(floor, unit * size).clamp(min=torch.finfo(torch.float64).tiny)
+    ratios = ratios.nan_to_num(nan=torch.inf)
+    ratio = 0.0 if bool(near.all()) else float(ratios[~near].max())
+    narrower = torch.finfo(_NARROWER.get(recording.dtype, torch.bfloat16)).eps / torch.finfo(recording.dtype).eps
+    flips, verdict = None, Verdict.DIFFERENT
+    if ratio <= MARGIN * narrower:
+        verdict = Verdict.LARGER if ratio > MARGIN else Verdict.EXPECTED
+    if operator.kind is Kind.EXPERTS:
         flipped = near & (ratios > MARGIN)
         flips = Flips(int(near.sum()), int(flipped.sum()), float(gap[flipped].max()) if bool(flipped.any()) else 0.0)
         if verdict is Verdict.EXPECTED and flips.flipped:
             verdict = Verdict.FLIPS
-    size = float(exact.norm()) or 1.0
-    return Judgement(
-        operator,
-        verdict,
-        float((made - exact).norm()) / size,
-        float((rounded - exact).norm()) / size,
-        ratio,
-        float((ratios > MARGIN).double().mean()),
-        flips,
-    )
-
-
-def _unit(recording: Recording, operator: Operator) -> float:
-    """Return half a unit in the last place of the recorded values, relative to them."""
-    return max(float(torch.finfo(recording.values[name].dtype).eps) / 2 for name in operator.made)
-
-
-def _ratios(
-    made: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor, sure: torch.Tensor, unit: float
-) -> torch.Tensor:
-    """Return each row's error in units of its rounding, which is at least that of the output itself."""
-    error, rounding, size = ((made - exact).norm(dim=1), (rounded - exact).norm(dim=1), exact.norm(dim=1))
-    usual = rounding[sure] if bool(sure.any()) else rounding
-    # A row may have been lucky.
-    usual = usual.max() if made.shape[1] < _MANY else usual.median()
-    floor = torch.maximum(rounding, usual) if made.shape[1] < _MANY or bool(sure.all()) else usual.expand_as(rounding)
-    ratios = error / torch.maximum(floor, unit * size).clamp(min=torch.finfo(torch.float64).tiny)
-    return ratios.nan_to_num(nan=torch.inf)
-
-
-def _verdict(ratio: float, dtype: torch.dtype) -> Verdict:
-    if ratio <= MARGIN:
-        return Verdict.EXPECTED
-    narrower = _NARROWER.get(dtype, torch.bfloat16)
-    wide = torch.finfo(narrower).eps / torch.finfo(dtype).eps
-    return Verdict.LARGER if ratio <= MARGIN * wide else Verdict.DIFFERENT
+    whole = float(exact.norm()) or 1.0
+    parts = float((made - exact).norm()) / whole, float((rounded - exact).norm()) / whole
+    return Judgement(operator, verdict, *parts, ratio, ratios > MARGIN, flips)
 
 
 def _near(operator: Operator, values: Mapping[str, torch.Tensor], pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:

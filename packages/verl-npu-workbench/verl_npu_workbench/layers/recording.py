@@ -96,9 +96,14 @@ class Recorder:
     """Collects values over several forward passes, whose rows may come in any order."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, list[tuple[Sequence[Place | None], torch.Tensor]]] = defaultdict(list)
+        self.taken: dict[str, list[tuple[Sequence[Place | None], torch.Tensor]]] = defaultdict(list)
         self._places: Sequence[Place | None] = ()
         self._heads: Sequence[Place | None] = ()
+
+    def include(self, taken: Mapping[str, list[tuple[Sequence[Place | None], torch.Tensor]]]) -> None:
+        """Add what another process recorded."""
+        for name, each in taken.items():
+            self.taken[name] += each
 
     def begin(self, places: Sequence[Place | None], heads: Sequence[Place | None] | None = None) -> None:
         """Set the places of the rows in the next forward pass. None marks padding.
@@ -121,7 +126,7 @@ class Recorder:
             return
         # Engines change tensors in place later.
         rows = value.detach().reshape(lead, -1)[: len(places)].to("cpu", copy=True)
-        self._taken[name].append((places, rows))
+        self.taken[name].append((places, rows))
 
     def recording(
         self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
@@ -129,7 +134,7 @@ class Recorder:
         """Return the values that were recorded for all places. For the head and the log-probabilities, the places of
         answers are enough."""
         values = {}
-        for name, taken in self._taken.items():
+        for name, taken in self.taken.items():
             wanted = batch.answers() if name.startswith((HEAD, LOGPROBS)) else batch.places()
             stacked = torch.cat([rows for _, rows in taken])
             # A preempted request is computed twice.

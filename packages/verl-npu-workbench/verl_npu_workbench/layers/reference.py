@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -98,11 +98,11 @@ class _Exact(TorchFunctionMode):  # type: ignore[misc]
     """Lets code that computes in float32 on purpose, like norms and softmax, compute in float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.float:
-            func = torch.Tensor.double
-        args = tuple(torch.float64 if each is torch.float32 else each for each in args)
-        named = {key: torch.float64 if each is torch.float32 else each for key, each in (kwargs or {}).items()}
-        return func(*args, **named)
+        def wide(each: Any) -> Any:
+            return torch.float64 if each is torch.float32 else each
+
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return func(*map(wide, args), **{key: wide(each) for key, each in (kwargs or {}).items()})
 
 
 @dataclass(slots=True)
@@ -117,9 +117,9 @@ class Conditions:
     """Changes the positions of tokens."""
     allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     """Tells which keys a query sees, from the numbers of sequences and the positions, each of shape [tokens]."""
-    pads: tuple[Sequence[int], int, int] = ((), 0, 0)
-    """The pad tokens that the attention of the first layer sees: their number in front of each sequence, their id, and
-    their position."""
+    pads: tuple[Sequence[int], int] = ((), 0)
+    """The pad tokens that the attention of the first layer sees: their number in front of each sequence, and their id.
+    """
 
 
 class Reference:
@@ -152,69 +152,49 @@ class Reference:
     def compute(self, operator: Operator, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Compute an operator from recorded inputs. Return its outputs side by side, [rows, features]."""
         given = [values[name].to(self.dtype) for name in operator.given]
-        with torch.no_grad(), self._mode():
+        with self._mode():
             return self._compute(operator, given)
 
     def logprobs(self) -> torch.Tensor:
         """Compute the log-probabilities of the answers' tokens with the whole model, [answers, 1]."""
-        with torch.no_grad(), self._mode():
-            hidden = self._layers()[self.batch.answer_rows()]
-            return self._chosen(self.module(HEAD)(hidden))
+        with self._mode():
+            hidden = self.layers()[self.batch.answer_rows()]
+            return self.chosen(self.module(HEAD)(hidden))
 
     def stream(self) -> list[torch.Tensor]:
         """Compute the residual stream before each layer, and before the last norm."""
-        with torch.no_grad(), self._mode():
+        with self._mode():
             return self._stream()
 
-    @contextmanager
-    def _mode(self) -> Iterator[None]:
-        if self.dtype != torch.float64:
-            yield
-            return
-        with _Exact():
-            yield
+    def _mode(self) -> AbstractContextManager[object]:
+        return torch.no_grad() if self.dtype != torch.float64 else _Exact()
 
     def _compute(self, operator: Operator, given: list[torch.Tensor]) -> torch.Tensor:
-        kind, name = operator.kind, operator.module
-        if kind is Kind.EMBEDDING:
-            return _tensor(self.module(name)(self.batch.inputs()))
-        if kind is Kind.ADD:
-            return sum(given[1:], given[0])
-        if kind is Kind.ROTARY:
-            return torch.cat(self._heads(name, given[0]), dim=-1)
-        if kind is Kind.ATTENTION:
-            return self._attend(name, *given)
-        if kind is Kind.BLOCK:
-            return self._block(name, given[0])
-        if kind is Kind.ACTIVATION:
-            return _tensor(self.module(name).act_fn(given[0]) * given[1])
-        if kind is Kind.ROUTER:
-            module = self.module(name)
-            return torch.nn.functional.linear(given[0], module.weight)
-        if kind is Kind.MODEL:
-            return self._layers()
-        if kind is Kind.LOGPROBS:
-            return self._chosen(given[0])
-        module = self.module(name)
+        kind, module = operator.kind, operator.module
+        if kind in _WITHOUT:
+            return _WITHOUT[kind](self, module, *given)
+        owner = self.module(module)
         if kind is Kind.NORM:
-            return _tensor(module(given[0].unflatten(-1, (-1, module.weight.numel())))).flatten(1)
-        made = module(given[0][None])
+            return _tensor(owner(given[0].unflatten(-1, (-1, owner.weight.numel())))).flatten(1)
+        made = owner(given[0][None])
         return (made[0] if isinstance(made, tuple) else made)[0]
 
-    def _layers(self) -> torch.Tensor:
+    def layers(self) -> torch.Tensor:
+        """Return the hidden states behind the last norm."""
         return _tensor(self.decoder.norm(self._stream()[-1]))
 
     def _stream(self) -> list[torch.Tensor]:
         hidden = self.decoder.embed_tokens(self.batch.inputs())
         found = [hidden]
         for number, layer in enumerate(self.decoder.layers):
-            hidden = hidden + self._block(f"layers.{number}.self_attn", layer.input_layernorm(hidden))
+            hidden = hidden + self.block(f"layers.{number}.self_attn", layer.input_layernorm(hidden))
             made = layer.mlp(layer.post_attention_layernorm(hidden)[None])
             hidden = hidden + (made[0] if isinstance(made, tuple) else made)[0]
             found.append(hidden)
         return found
 
-    def _chosen(self, logits: torch.Tensor) -> torch.Tensor:
+    def chosen(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the log-probabilities of the answers' tokens."""
         if self.conditions.kept is not None:
             logits = logits.masked_fill(~self.conditions.kept(logits), -torch.inf)
         return chosen(logits, self.batch.targets(), self.conditions.temperature)
@@ -230,7 +210,7 @@ class Reference:
         seen = allowed(self.rows, self.places)
         return torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)[None, None]
 
-    def _heads(self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None = None) -> list[torch.Tensor]:
+    def heads(self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None = None) -> list[torch.Tensor]:
         """Return queries, keys, and values after the rotary embedding, [tokens, features] each."""
         taken: list[torch.Tensor] = []
 
@@ -248,32 +228,28 @@ class Reference:
                 return taken
         raise LookupError(f"{type(module).__name__} does not call eager_attention_forward of its own module")
 
-    def _attend(self, name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def attend(self, name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Return the output of a layer's attention before its last projection."""
         module, mask = self.module(name), self._mask()
-        counts, token, position = self.conditions.pads
+        counts, token = self.conditions.pads
         if counts:
             pad = self.decoder.layers[0].input_layernorm(self.decoder.embed_tokens(torch.tensor([token])))
-            _, keys, values = self._heads("layers.0.self_attn", pad, torch.tensor([position]))
+            _, keys, values = self.heads("layers.0.self_attn", pad, torch.zeros(1, dtype=torch.long))
             most = max(counts)
             key, value = torch.cat([keys.expand(most, -1), key]), torch.cat([values.expand(most, -1), value])
             seen = torch.arange(most) < torch.tensor([*counts])[self.rows][:, None]
             hidden = torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)
             mask = torch.cat([hidden[None, None], mask], dim=-1)
-        heads = [
-            each.unflatten(-1, (-1, size)).transpose(0, 1)[None]
-            for each, size in zip((query, key, value), self._head_sizes(module, query, value), strict=True)
-        ]
+        size = query.shape[-1] // self.decoder.config.num_attention_heads
+        sizes = size, size, getattr(module, "v_head_dim", size)
+        split = (each.unflatten(-1, (-1, own)) for each, own in zip((query, key, value), sizes, strict=True))
         function = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
-        made, _ = function(module, *heads, mask, scaling=module.scaling, dropout=0.0)
-        return _tensor(made[0].flatten(1))
+        heads = (each.transpose(0, 1)[None] for each in split)
+        return _tensor(function(module, *heads, mask, scaling=module.scaling, dropout=0.0)[0][0].flatten(1))
 
-    def _head_sizes(self, module: Any, query: torch.Tensor, value: torch.Tensor) -> tuple[int, int, int]:
-        heads = self.model.config.get_text_config().num_attention_heads
-        size = query.shape[-1] // heads
-        return size, size, int(getattr(module, "v_head_dim", size))
-
-    def _block(self, name: str, hidden: torch.Tensor) -> torch.Tensor:
-        return _tensor(self.module(name).o_proj(self._attend(name, *self._heads(name, hidden))))
+    def block(self, name: str, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the output of a layer's attention, with all its parts."""
+        return _tensor(self.module(name).o_proj(self.attend(name, *self.heads(name, hidden))))
 
 
 class _Taken(Exception):
@@ -299,3 +275,17 @@ def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 def _tensor(made: torch.Tensor) -> torch.Tensor:
     """Give the result of a module its type."""
     return made
+
+
+_WITHOUT: Mapping[Kind, Callable[..., torch.Tensor]] = {
+    Kind.EMBEDDING: lambda own, name: own.module(name)(own.batch.inputs()),
+    Kind.ADD: lambda own, name, *given: sum(given[1:], given[0]),
+    Kind.ROTARY: lambda own, name, given: torch.cat(own.heads(name, given), dim=-1),
+    Kind.ATTENTION: lambda own, name, *given: own.attend(name, *given),
+    Kind.BLOCK: lambda own, name, given: own.block(name, given),
+    Kind.ACTIVATION: lambda own, name, gate, up: own.module(name).act_fn(gate) * up,
+    Kind.ROUTER: lambda own, name, given: torch.nn.functional.linear(given, own.module(name).weight),
+    Kind.MODEL: lambda own, name: own.layers(),
+    Kind.LOGPROBS: lambda own, name, given: own.chosen(given),
+}
+"""Operators that are not one module."""

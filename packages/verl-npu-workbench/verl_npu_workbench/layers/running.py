@@ -18,7 +18,7 @@ from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
-from ..jobs.keys import MAX_PROMPT, MODEL, PATH, ROLLOUT
+from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEGY
 from ..jobs.settings import Settings
 from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
@@ -100,7 +100,9 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         parallel = 1
     if not settings.truth(f"{ROLLOUT}.enforce_eager"):
         notes.append(_("captured graphs: the engine runs in eager mode, because modules in graphs cannot be recorded"))
-    notes.append(_("FSDP, Megatron, and sequence parallelism of the trainer: one NPU holds its whole model"))
+    strategy = settings.text(STRATEGY) or "fsdp"
+    if not strategy.startswith("fsdp"):
+        notes.append(_("the trainer {strategy}: transformers computes on one NPU").format(strategy=strategy))
     mode = settings.text(f"{ROLLOUT}.logprobs_mode")
     engine = {
         "model": str(path),
@@ -120,12 +122,19 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "settings": {**sampling, "prompt_length": settings.whole(MAX_PROMPT)},
         "prompts": [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS],
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
+        "trainer": {
+            "strategy": strategy,
+            "ranks": npus,
+            "ulysses": min(npus, max(1, settings.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1))),
+            "remove_padding": settings.truth(PACKED) or settings.get(PACKED) is None,
+            "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
+        },
         "weights": {},
     }
 
 
 def _npus() -> int:
-    asked = virtual_npus()
+    asked = virtual_npus(_variables())
     return int(asked) if asked.isdecimal() else 1
 
 
@@ -135,7 +144,7 @@ def _variables() -> dict[str, str]:
     try:
         version("torch_npu")
     except PackageNotFoundError:
-        variables.setdefault(VIRTUAL_NPUS, "1")
+        variables.setdefault(VIRTUAL_NPUS, "2")
     return variables
 
 

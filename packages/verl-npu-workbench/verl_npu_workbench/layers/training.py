@@ -1,0 +1,139 @@
+"""Records what verl's own FSDP engine computes for a batch: FOLDER, on each rank of a process group."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verl_npu.features.weight_sync.transport.tensors import digest_of
+
+from ..processes import own_python
+from . import ASK
+from .recording import LOGPROBS, Batch, Place, Recorder, Recording, prefix_of, recorded
+
+_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+BATCH = "batch.json"
+
+
+def supported(asked: dict[str, Any]) -> bool:
+    """Return whether this verl has an engine for the trainer that is asked for."""
+    return asked.get("trainer", {}).get("strategy") in ("fsdp", "fsdp2") and find_spec(_ENGINE) is not None
+
+
+def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Recording:
+    """Let the ranks compute a batch, and put their rows together.
+
+    Raises:
+        RuntimeError: a rank fails; its text is the last line that it wrote.
+    """
+    (folder / BATCH).write_text(json.dumps({"tokens": batch.tokens, "prompts": batch.prompts}))
+    ranks = asked["trainer"]["ranks"]
+    program = ("torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d")
+    words = ("-m", *program, "--rdzv-endpoint", "127.0.0.1:0", "-m", __spec__.name, str(folder))
+    done = subprocess.run(own_python(*words), cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if "Error" in line and "ChildFailedError" not in line]
+        raise RuntimeError(said[-1] if said else done.stderr[-500:])
+    recorder, weights = Recorder(), dict[str, torch.Tensor]()
+    for rank in range(ranks):
+        made = torch.load(folder / f"trainer-{rank}.pt")
+        recorder.include(made["taken"])
+        weights.update(made["weights"])
+    prefix, dtype = prefix_of(model), getattr(torch, asked["engine"]["dtype"])
+    return recorder.recording(batch, dtype, lambda name: weights.get(prefix + name, weights.get(name)))
+
+
+def main(folder: Path) -> None:
+    """Compute this rank's rows, and write them into the folder."""
+    from verl.utils import tensordict_utils
+    from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device
+
+    asked, given = (json.loads((folder / name).read_text()) for name in (ASK, BATCH))
+    rank, ranks, parallel = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), asked["trainer"]["ulysses"]
+    get_torch_device().set_device(rank)
+    torch.distributed.init_process_group(f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}")
+    engine = _engine(asked)
+    # Each group of ranks has rows of its own, and the ranks of a group share them.
+    groups = ranks // parallel
+    rows = list(range(len(given["tokens"])))[rank // parallel :: groups]
+    packed = [(row, at) for row in rows for at in range(len(given["tokens"][row]))]
+    tokens = [torch.tensor(given["tokens"][row]) for row in rows]
+
+    def nested(parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+
+    data = tensordict_utils.get_tensordict(
+        {
+            "input_ids": nested(tokens),
+            "position_ids": nested([torch.arange(len(each)) for each in tokens]),
+            "loss_mask": nested([torch.ones(len(each)) for each in tokens]),
+        },
+        {
+            "temperature": asked["settings"]["temperature"] or 1.0,
+            "use_remove_padding": asked["trainer"]["remove_padding"],
+            "use_dynamic_bsz": False,
+            "micro_batch_size_per_gpu": len(rows),
+            "pad_token_id": 0,
+        },
+    )
+    recorder, length = Recorder(), -(-len(packed) // parallel)
+    own: list[Place | None] = [*packed[rank % parallel * length :][:length]]
+    if not asked["trainer"]["remove_padding"]:
+        longest = max(map(len, tokens))
+        own = [(row, at) if at < len(given["tokens"][row]) else None for row in rows for at in range(longest)]
+    with engine.eval_mode(), recorded(engine.module, recorder):
+        recorder.begin(own)
+        made = engine.forward_backward_batch(data, loss_function=None, forward_only=True)
+        recorder.begin(packed)
+        recorder.add(LOGPROBS, made["model_output"]["log_probs"].values()[:, None])
+    weights, dtype = {}, getattr(torch, asked["engine"]["dtype"])
+    for name, weight in engine.get_per_tensor_param()[0]:
+        sent, held = asked["weights"].get(name), weight.detach().cpu().to(dtype)
+        if sent and digest_of(held) != sent[0]:
+            weights[name] = held
+    torch.save({"taken": dict(recorder.taken), "weights": weights if rank == 0 else {}}, folder / f"trainer-{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def _engine(asked: dict[str, Any]) -> Any:
+    """Return verl's engine with the model, as the trainer of a script has it."""
+    from verl.trainer.config import CheckpointConfig
+    from verl.workers import config
+    from verl.workers.engine import EngineRegistry
+
+    trainer, dtype = asked["trainer"], asked["engine"]["dtype"]
+    model = config.HFModelConfig(
+        path=asked["engine"]["model"],
+        load_tokenizer=False,
+        use_remove_padding=trainer["remove_padding"],
+        enable_gradient_checkpointing=False,
+        override_config={"attn_implementation": asked["attention"]},
+    )
+    settings = config.FSDPEngineConfig(
+        strategy=trainer["strategy"],
+        model_dtype=trainer["model_dtype"],
+        mixed_precision={"param_dtype": dtype, "reduce_dtype": "float32", "buffer_dtype": "float32"},
+        ulysses_sequence_parallel_size=trainer["ulysses"],
+        use_torch_compile=False,
+    )
+    engine = EngineRegistry.new(
+        model_type="language_model",
+        backend=trainer["strategy"],
+        model_config=model,
+        engine_config=settings,
+        optimizer_config=config.FSDPOptimizerConfig(lr=1e-6, total_training_steps=1),
+        checkpoint_config=CheckpointConfig(),
+    )
+    engine.initialize()
+    return engine
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
