@@ -1,8 +1,11 @@
 """Linear attention of Qwen3-Next and Qwen3.5 with flash-linear-attention's kernels for NPUs.
 
-Up to 5.14, transformers only uses flash-linear-attention if there is a GPU. On NPUs, it runs torch code and hardly says
-so. We use the kernels if a trial on this NPU compiles them and gives torch's numbers. Otherwise, one warning tells the
-reason and what it costs.
+Up to 5.14, transformers uses flash-linear-attention only if there is a GPU. On NPUs, it runs slow torch code. We use
+the kernels if a trial on this NPU compiles them and gives torch's numbers. Otherwise, one warning tells the reason and
+what it costs.
+
+We replace the gated delta rule only. flash-linear-attention chooses the kernels of its causal convolution by the shape
+of the input, so a trial cannot vouch for them, and the kernel that its recurrent form needs has no gradient.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -39,15 +41,13 @@ _FAST = "is_fast_path_available"
 _LENGTH = 70
 """The number of tokens in the trial: more than one block of 64."""
 _TOLERANCE = 0.05
-"""The largest difference in bfloat16, as a part of the largest number. The kernels and torch differ by 0.014."""
+"""The largest difference in bfloat16, as a part of the largest number. In the interpreter, they differ by 0.014."""
 
 
 class Layer(Protocol):
     """A transformers layer with a gated delta rule."""
 
-    causal_conv1d_fn: Operator | None
     chunk_gated_delta_rule: Operator
-    recurrent_gated_delta_rule: Operator
 
 
 class Sizes(Protocol):
@@ -58,26 +58,17 @@ class Sizes(Protocol):
     linear_value_head_dim: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """flash-linear-attention's functions."""
-
-    chunk: Operator
-    recurrent: Operator
-    convolution: Operator
-
-
 def _declare(model: str, owner: str) -> None:
     module = f"transformers.models.{model}.modeling_{model}"
     target = f"{module}:{owner}.__init__"
     linear_attention.wrap(
         target,
         uses=(f"{module}:{_FAST}",),
-        why="Up to 5.14, transformers uses flash-linear-attention only if torch.cuda is available. On NPUs, torch code "
-        f"computes the gated delta rule: {COST}.",
+        why="Up to 5.14, transformers uses flash-linear-attention only if torch.cuda is available. On NPUs, torch "
+        f"code computes the gated delta rule: {COST}.",
         how="If flash-linear-attention is installed, a trial compiles its NPU kernels and compares their results and "
-        "gradients with torch's. The layers then use them for the gated delta rule and the convolution. Otherwise, "
-        "transformers' code still runs, and a warning tells the reason.",
+        "gradients with torch's. The layers then use them for whole sequences. Otherwise, transformers' code still "
+        "runs, and a warning tells the reason.",
         link="https://github.com/modelscope/ms-swift/pull/9195",
         retired_by=Imports(module, "transformers.integrations:use_kernel_func_from_hub_with_fallback"),
         requires=Sets(target, "chunk_gated_delta_rule"),
@@ -86,7 +77,7 @@ def _declare(model: str, owner: str) -> None:
 
 
 def use_kernels(original: Callable[..., None], layer: Layer, config: Sizes, layer_idx: int) -> None:
-    """Initialize a layer, and give it flash-linear-attention's functions if they work on this NPU."""
+    """Initialize a layer, and give it flash-linear-attention's gated delta rule if it works on this NPU."""
     import torch
 
     # The driver of a job builds models, too, and has no NPU.
@@ -95,35 +86,36 @@ def use_kernels(original: Callable[..., None], layer: Layer, config: Sizes, laye
         return
     space = vars(sys.modules[type(layer).__module__])
     found = find_kernels(config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim)
-    space[_FAST] = space[_FAST] or isinstance(found, Kernels)
+    space[_FAST] = space[_FAST] or not isinstance(found, str)
     original(layer, config, layer_idx)
-    if isinstance(found, Kernels):
-        layer.causal_conv1d_fn = functools.partial(convolve, found.convolution)
-        layer.chunk_gated_delta_rule, layer.recurrent_gated_delta_rule = found.chunk, found.recurrent
+    if not isinstance(found, str):
+        layer.chunk_gated_delta_rule = found
         reporting.report(f"linear attention uses the NPU kernels of flash-linear-attention {_version()}")
     else:
         reporting.warn(f"linear attention runs transformers' torch code, which is slow ({COST}), because {found}")
 
 
 @functools.cache
-def find_kernels(heads: int, key_size: int, value_size: int) -> Kernels | str:
-    """Return the functions, if a trial with heads of these sizes succeeds on this NPU. Otherwise, return the
+def find_kernels(heads: int, key_size: int, value_size: int) -> Operator | str:
+    """Return the function, if a trial with heads of these sizes succeeds on this NPU. Otherwise, return the
     reason."""
+    import torch
+
     missing = missing_kernels()
     if missing:
         return missing
-    gated = import_module(_ENTRY)
-    convolution = import_module("fla.modules.convolution").causal_conv1d
-    kernels = Kernels(gated.chunk_gated_delta_rule, gated.fused_recurrent_gated_delta_rule, convolution)
+    function: Operator = import_module(_ENTRY).chunk_gated_delta_rule
     try:
-        difference = _try(kernels, heads, key_size, value_size)
+        # A model may be built on the meta device, or without gradients.
+        with torch.device("cpu"), torch.enable_grad():
+            difference = _try(function, heads, key_size, value_size)
     except Exception as error:  # the compiler's errors have no common class
         text = (str(error).strip() or "no message").splitlines()[0]
         return f"a trial of flash-linear-attention's kernels failed on this NPU: {type(error).__name__}: {text}"
     # Written so that NaN counts as wrong.
     if not difference <= _TOLERANCE:
         return f"flash-linear-attention's results differ from torch's by {difference:.3g} on this NPU"
-    return kernels
+    return function
 
 
 def missing_kernels() -> str:
@@ -133,7 +125,6 @@ def missing_kernels() -> str:
         module: str = gated.chunk_gated_delta_rule.__module__
         if not module.startswith("fla."):
             return f"{_ENTRY}.chunk_gated_delta_rule was replaced by the function of {module}"
-        import_module("fla.modules.convolution")
         backend = import_module("fla.utils").device_platform
         import_module(f"{_ENTRY}.backends.triton_ascend")
     except Exception as error:  # Triton and flash-linear-attention raise many kinds of errors when they are imported
@@ -155,75 +146,31 @@ def _version() -> str:
     return ""
 
 
-def convolve(
-    convolution: Operator,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-    seq_idx: Tensor | None = None,
-) -> Tensor:
-    """Compute the causal convolution with the arguments of the package causal-conv1d.
-
-    x [batch, channels, seqlen], weight [channels, width] -> [batch, channels, seqlen]. `seq_idx` [1, seqlen] has the
-    number of each token's sequence.
-    """
+def _try(function: Operator, heads: int, key_size: int, value_size: int) -> float:
+    """Return the largest relative difference between the kernels' and torch's outputs and gradients, for one sequence
+    and for packed sequences."""
     import torch
-
-    ends = None
-    if seq_idx is not None:
-        starts = (seq_idx[0, 1:] != seq_idx[0, :-1]).nonzero()[:, 0] + 1
-        ends = torch.nn.functional.pad(starts, (1, 1))
-        ends[-1] = x.shape[-1]
-    return convolution(x.transpose(1, 2), weight, bias, activation=activation, cu_seqlens=ends)[0].transpose(1, 2)
-
-
-def _try(kernels: Kernels, heads: int, key_size: int, value_size: int) -> float:
-    """Return the largest relative difference between the kernels' and torch's outputs and gradients."""
-    import torch
-    from transformers.models.qwen3_next import modeling_qwen3_next as torchs
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
 
     generator = torch.Generator().manual_seed(0)
+    shapes = [(1, _LENGTH, heads, size) for size in (key_size, key_size, value_size)] + [(1, _LENGTH, heads)] * 2
+    inputs = [torch.rand(shape, generator=generator, dtype=torch.float32) - 0.5 for shape in shapes]
 
-    def random(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, dtype=torch.float32, device="cpu")
-
-    def rule(function: Operator, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **more: object) -> Tensor:
-        return function(q, k, v, g=-g.float(), beta=beta, use_qk_l2norm_in_kernel=True, **more)[0]
-
-    def convolution(x: Tensor, weight: Tensor) -> Tensor:
-        mixed = torch.nn.functional.conv1d(x, weight[:, None], padding=3, groups=len(weight))
-        return torch.nn.functional.silu(mixed[..., : x.shape[-1]])
-
-    def both(x: Tensor, weight: Tensor) -> Tensor:
-        return convolve(kernels.convolution, x, weight, None, "silu", torch.zeros_like(x[:, 0], dtype=torch.int32))
-
-    tokens = (1, _LENGTH, heads)
-    inputs = [random(*tokens, key_size) - 0.5, random(*tokens, key_size) - 0.5, random(*tokens, value_size) - 0.5]
-    inputs += [random(*tokens), random(*tokens)]
-    packed = {"cu_seqlens": torch.tensor([0, _LENGTH]).npu()}
-    wanted = functools.partial(rule, torchs.torch_chunk_gated_delta_rule)
-    channels = [random(1, heads * value_size, _LENGTH) - 0.5, random(heads * value_size, 4) - 0.5]
-    # Models may be built on the meta device, where the kernels' own tensors must not be.
-    with torch.device("cpu"), torch.enable_grad():
-        return max(
-            _difference(wanted, functools.partial(rule, kernels.chunk), inputs),
-            _difference(wanted, functools.partial(rule, kernels.chunk, **packed), inputs),
-            _difference(convolution, both, channels),
-        )
-
-
-def _difference(wanted: Operator, found: Operator, inputs: list[Tensor]) -> float:
-    import torch
-
-    def results(function: Operator) -> list[Tensor]:
-        given = [each.to("npu", torch.bfloat16).requires_grad_() for each in inputs]
-        result = function(*given)
-        weights = torch.linspace(-1, 1, result.numel(), device="cpu").view(result.shape).to(result)
+    def results(rule: Operator, **packed: object) -> list[Tensor]:
+        q, k, v, g, beta = given = [each.to("npu", torch.bfloat16).requires_grad_() for each in inputs]
+        gates = {"g": g.float() - 0.5, "beta": beta + 0.5}
+        result = rule(q, k, v, **gates, use_qk_l2norm_in_kernel=True, **packed)[0]
+        weights = torch.linspace(-1, 1, result.numel()).view(result.shape).to(result)
         return [result.detach(), *torch.autograd.grad((result * weights).sum(), given)]
 
-    pairs = zip(results(wanted), results(found), strict=True)
-    return max(((one - two).float().abs().max() / one.float().abs().max()).item() for one, two in pairs)
+    wanted = results(torch_chunk_gated_delta_rule)
+    # With a single sequence, the result is the same. The kernels are compiled separately for packed sequences.
+    found = results(function), results(function, cu_seqlens=torch.tensor([0, _LENGTH]).npu())
+    return max(
+        ((one - two).float().abs().max() / one.float().abs().max()).item()
+        for each in found
+        for one, two in zip(wanted, each, strict=True)
+    )
 
 
 for _model, _owner in (
