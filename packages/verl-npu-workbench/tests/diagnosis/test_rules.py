@@ -109,7 +109,7 @@ def test_no_field_is_left_open_in_what_is_said(one: Quoted) -> None:
             "`chunk_gated_delta_rule` is falling back to its reference PyTorch implementation because "
             "`flash-linear-attention` is not installed. This is correct but much slower; install",
         ),
-        ("fla-torch-code", f"verl-npu: linear attention runs transformers' torch code, which is slow ({COST}), because"),
+        ("fla-torch-code", f"verl-npu: linear attention runs transformers' torch code, which is slow ({COST})"),
         ("own-drifted", "verl-npu: feature attention drifted: verl.workers:x is not what was locked"),
         ("own-disabled", "verl-npu: 0.1.0: verl v0.6.1; device disabled, attention pending"),
     ],
