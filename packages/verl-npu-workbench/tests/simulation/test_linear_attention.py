@@ -46,7 +46,7 @@ def parts(function, axis):
     return lambda *given: torch.cat([function(*(cut(each, axis, *one) for each in given)) for one in cuts], axis)
 
 def cut(tensor, axis, first, last):
-    return tensor.narrow(axis, first, last - first) if tensor.shape[axis] == N else tensor
+    return tensor.narrow(axis, first, last - first) if N in tensor.shape[axis:] else tensor
 
 def convolved(x, weight):
     return silu(conv1d(x, weight[:, None], padding=3, groups=48)[..., : x.shape[-1]])
