@@ -167,7 +167,7 @@ def _try(function: Operator, heads: int, key_size: int, value_size: int) -> floa
     # With a single sequence, the result is the same. The kernels are compiled separately for packed sequences.
     found = results(function), results(function, cu_seqlens=torch.tensor([0, _LENGTH]).npu())
     return max(
-        ((one - two).float().abs().max() / one.float().abs().max()).item()
+        float((one - two).float().abs().max() / one.float().abs().max())
         for each in found
         for one, two in zip(wanted, each, strict=True)
     )
