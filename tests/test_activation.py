@@ -13,7 +13,7 @@ from testing.interpreter import SHOW, Interpreter
 
 FEATURES = {"device", "host_copies", "attention", "fused_ops", "rollout", "engine_sleep", "weight_sync", "megatron"}
 FEATURES |= {"fleet"}
-FEATURES |= {"fused_kernels", "micro_batches"}
+FEATURES |= {"fused_kernels", "linear_attention", "micro_batches"}
 
 
 @pytest.fixture

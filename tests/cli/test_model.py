@@ -106,6 +106,22 @@ def test_only_a_few_of_many_experts_are_built() -> None:
     assert sum(1 for _module in models._built(config).modules()) < 200
 
 
+@pytest.mark.parametrize(
+    ("missing", "way", "by"), [("", Way.PATCHED, "linear_attention.ours"), ("fla is not installed", Way.FALLBACK, "")]
+)
+def test_linear_attention_without_its_package_falls_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, way: Way, by: str
+) -> None:
+    monkeypatch.setattr(models, "missing_kernels", lambda: missing)
+    target = f"{modeling('qwen3_next')}:Qwen3NextGatedDeltaNet"
+    covers = {f"{target}.__init__": Part("", "", Way.PATCHED, "linear_attention.ours")}
+    sizes = {f"linear_{name}": 16 for name in ("key_head_dim", "value_head_dim")}
+    heads = {f"linear_num_{name}_heads": 2 for name in ("key", "value")}
+    found = parts(tmp_path, "qwen3_next", covers, num_experts=4, head_dim=16, num_key_value_heads=4, **sizes, **heads)
+    part = found["Qwen3NextGatedDeltaNet"]
+    assert (part.way, part.by, part.reason, part.silent) == (way, by, missing, False)
+
+
 def test_linear_attention_of_another_package_is_native() -> None:
     def chunk() -> None: ...
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..errors import CommandError, JobSettingError
 from ..features.attention import FLASH_ATTENTION, UTILS
 from ..features.attention.flash import refuse_ignored_settings
+from ..features.linear_attention import linear_attention, missing_kernels
 from ..language import gettext as _
 from ..registry.source.tree import SourceTree
 from ..registry.state import Word
@@ -266,6 +267,11 @@ def _linear(module: Module, covers: Covers) -> Part:
     part = _part(
         LINEAR, place, [*_own(kind), *used, *map(_place, own)], covers, _(", ").join(each.__name__ for each in own)
     )
+    known = {str(patch.target) for patch in linear_attention}
+    if part.way in (Way.PATCHED, Way.NATIVE) and known & set(_own(kind)):
+        # The patch, and from 5.15 on transformers itself, use the kernels only if they are installed.
+        reason = missing_kernels()
+        return replace(part, way=Way.FALLBACK, by="", reason=reason) if reason else part
     foreign = [each.__module__ for each in own if not each.__module__.startswith(("torch.", "transformers."))]
     if part.way is Way.FALLBACK and foreign:
         return replace(part, way=Way.NATIVE, by=foreign[0], silent=False)

@@ -90,6 +90,7 @@ def _features() -> Sequence[Feature]:
     from .fused_kernels import fused_kernels
     from .fused_ops import experts, fsdp2, fused_ops, layers  # noqa: F401
     from .host_copies import host_copies
+    from .linear_attention import linear_attention
     from .megatron import megatron
     from .micro_batches import micro_batches
     from .rollout import rollout
@@ -102,6 +103,7 @@ def _features() -> Sequence[Feature]:
         attention,
         fused_ops,
         fused_kernels,
+        linear_attention,
         micro_batches,
         rollout,
         engine_sleep,

@@ -12,8 +12,8 @@ __all__ = ["AGREED", "UNUSED", "Job", "Plan"]
 
 AGREED = r"\d+ processes agree on what is patched"
 """A line that verl-npu logs before the first step, after it has compared the processes of a job."""
-UNUSED = ("fused_kernels",)
-"""Features whose targets no job imports, because no job uses verl's fused Triton kernels."""
+UNUSED = ("fused_kernels", "linear_attention")
+"""Features whose targets no job imports: none uses verl's fused Triton kernels or a model with linear attention."""
 
 
 @dataclass(frozen=True)

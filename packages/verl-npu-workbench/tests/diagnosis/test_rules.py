@@ -9,6 +9,7 @@ import pytest
 from verl_npu_workbench.diagnosis.judgement import Conclusion, judge
 from verl_npu_workbench.diagnosis.rules import BY_CODE, KNOWN, RULES, LogRule, Precision
 
+from verl_npu.features.linear_attention import COST
 from verl_npu.findings import Finding
 
 from .quoted import QUOTED, Quoted
@@ -98,6 +99,17 @@ def test_no_field_is_left_open_in_what_is_said(one: Quoted) -> None:
     ("rule", "text"),
     [
         ("huawei-not-available", "(Reward pid=7) Platform 'huawei' (PlatformNPU) is registered but not available. "),
+        (
+            "fla-torch-code",
+            "[transformers] The fast path is not available because one of the required library is not installed. "
+            "Falling back to torch implementation.",
+        ),
+        (
+            "fla-torch-code",
+            "`chunk_gated_delta_rule` is falling back to its reference PyTorch implementation because "
+            "`flash-linear-attention` is not installed. This is correct but much slower; install",
+        ),
+        ("fla-torch-code", f"verl-npu: linear attention runs transformers' torch code, which is slow ({COST})"),
         ("own-drifted", "verl-npu: feature attention drifted: verl.workers:x is not what was locked"),
         ("own-disabled", "verl-npu: 0.1.0: verl v0.6.1; device disabled, attention pending"),
     ],

@@ -106,6 +106,8 @@ def check_result(result: dict[str, object], pin: str) -> None:
         "weight_sync": {"pending"},
         # The loss is not verl's fused one.
         "fused_kernels": {"pending"},
+        # The model has no linear attention.
+        "linear_attention": {"pending"},
         # Megatron is not installed.
         "megatron": {"absent"},
         # A process without a trainer compares nothing.

@@ -55,6 +55,7 @@ _HOOKS = {
     "vllm.triton_utils.importing": "triton_references:launch_references",
     "triton.runtime.driver": "triton_interpreter:give_driver",
     "triton.runtime.jit": "triton_interpreter:interpret",
+    "triton.language.math": "triton_interpreter:offer_functions",
     "triton.runtime.interpreter": "triton_interpreter:compute_launches",
     "triton.runtime.autotuner": "triton_interpreter:follow_tuning",
     "mindspeed.op_builder.builder": "mindspeed:offer_operators",

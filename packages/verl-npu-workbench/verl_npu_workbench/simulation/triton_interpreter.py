@@ -13,7 +13,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Protocol
 
@@ -36,6 +36,12 @@ class Executor(Protocol):
     fn: FunctionType
     arg_names: Sequence[str]
     grid: tuple[int, ...] | Callable[[dict[str, object]], tuple[int, ...]]
+
+
+class Language(Protocol):
+    """Triton's language, as the interpreter changes it."""
+
+    range: Callable[..., Iterable[object]]
 
 
 class Configuration(Protocol):
@@ -117,6 +123,7 @@ def compute_launches(interpreter: ModuleType) -> None:
 
     if is_known(interpreter):
         compute_bfloat16(interpreter)
+    interpreter._patch_lang_core = _with_tensors_as_counters(interpreter, interpreter._patch_lang_core)  # type: ignore[attr-defined]
     interpreter.GridExecutor = Launcher  # type: ignore[attr-defined]
     make = interpreter.InterpretedFunction.__init__
 
@@ -127,6 +134,25 @@ def compute_launches(interpreter: ModuleType) -> None:
         make(self, function, **options)
 
     interpreter.InterpretedFunction.__init__ = noted
+
+
+def offer_functions(math: ModuleType) -> None:
+    """Give `triton.language.math` the functions that triton-ascend adds and that flash-linear-attention imports."""
+    if not hasattr(math, "tanh"):
+        math.tanh = importlib.import_module("triton.language.extra.libdevice").tanh  # type: ignore[attr-defined]
+
+
+def _with_tensors_as_counters(interpreter: ModuleType, upstreams: Callable[..., object]) -> Callable[..., object]:
+    """Make `tl.range` count in tensors, as a compiled kernel does. The interpreter counts in Python's integers."""
+
+    @functools.wraps(upstreams)
+    def patch(language: Language, *more: object) -> object:
+        result = upstreams(language, *more)
+        count = language.range
+        language.range = lambda *given, **named: map(interpreter._implicit_cvt, count(*given, **named))
+        return result
+
+    return patch
 
 
 def follow_tuning(autotuner: ModuleType) -> None:
