@@ -111,6 +111,29 @@ def test_what_is_not_here_says_nothing_of_the_script(
 
 
 @pytest.mark.parametrize(
+    ("backend", "is_here", "refused"), [("nccl", False, False), ("nccl", True, True), ("hccl", False, True)]
+)
+def test_a_checkpoint_engine_that_needs_vllm_is_not_judged_without_it(
+    backend: str,
+    is_here: bool,
+    refused: bool,
+    started: Callable[..., Started],
+    upstream: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = Path(upstream.__file__).parent / "checkpoint_engine"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "hccl_engine.py").write_text('@Registry.register("nccl")\nclass Engine: ...\n')
+    monkeypatch.setattr(module, "is_installed", lambda package: is_here)
+
+    def look_up() -> None:
+        raise ValueError(f"Checkpoint engine {backend} not registered, registered backends: ['naive']")
+
+    assert bool(started(look_up).error) is refused
+
+
+@pytest.mark.parametrize(
     ("name", "is_here", "parts", "notes"),
     [
         ("vllm", True, [Part.ENGINE, Part.BATCH], 0),

@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import inspect
 import os
+import re
 import resource
 import runpy
 import sys
@@ -42,6 +43,7 @@ _PACKAGES = ("vllm", "sglang", "tensorrt_llm")
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
 """Packages, besides verl, whose source lines may be shown to the user."""
+_UNREGISTERED = re.compile(r"Checkpoint engine (\S+) not registered")
 _SCRIPT_PACKAGES = ("verl", "recipe")
 """Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
 job, too."""
@@ -366,7 +368,16 @@ def _not_judged(raised: BaseException) -> str:
     of_machine = isinstance(error, OSError | MemoryError) or "can't allocate memory" in str(error)
     is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _SCRIPT_PACKAGES)
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
-    return _text(error) if ours or is_elsewhere or stands_in else ""
+    return _text(error) if ours or is_elsewhere or stands_in or _needs_vllm(str(error)) else ""
+
+
+def _needs_vllm(said: str) -> bool:
+    """Tell whether upstream found no checkpoint engine because its module imports vLLM, which is not installed."""
+    named = _UNREGISTERED.match(said)
+    if named is None or is_installed("vllm"):
+        return False
+    folder = Path(str(importlib.import_module("verl.checkpoint_engine").__file__)).parent
+    return any(f'register("{named[1]}")' in path.read_text(errors="replace") for path in folder.glob("*.py"))
 
 
 def _told(raised: BaseException, job: StartJob) -> Started:
