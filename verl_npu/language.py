@@ -128,7 +128,8 @@ def gettext(words: str) -> str:
 
 
 def ngettext(one: str, many: str, number: int) -> str:
-    """Make a text that depends on a number. Fill in all values with `.format(name=value)`, including the number."""
+    """Make a text with a singular and a plural form. The caller fills in all values, including the number, with
+    `.format(name=value)`."""
     return Message.of(one if number == 1 else many, one, many, number)
 
 

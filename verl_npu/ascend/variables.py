@@ -178,8 +178,8 @@ class Timeouts:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Timeouts:
-        """Read the timeouts. If a value is not a number, return the default for it; HCCL itself reports the wrong
-        value."""
+        """Read the timeouts. For a value that is not a number, return the default, because HCCL itself reports
+        that value as an error."""
         return cls(_seconds(CONNECT, environment), _seconds(EXECUTION, environment) or float("inf"))
 
 

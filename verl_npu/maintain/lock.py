@@ -27,7 +27,9 @@ from .locks import lock_path, record_lock, write_lock
 @click.option(
     "--features", "owner", default=OURS, show_default=True, help="The distribution whose features are locked."
 )
-@click.option("--upstream", default="verl", show_default=True, help="One of the upstreams of these features.")
+@click.option(
+    "--upstream", default="verl", show_default=True, help="The upstream to lock. The features must have patches of it."
+)
 @click.option(
     "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
 )

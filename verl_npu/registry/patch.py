@@ -300,7 +300,7 @@ class Feature:
         if other is not None and _declaration(other) != _declaration(patch):
             raise DeclarationError(
                 subject=f"patch {patch.id} of {patch.target}",
-                expected="one patch for each id and each target",
+                expected="an id and a target that no other patch has",
                 found=f"{other.id} of {other.target}",
                 fix="merge the two patches, or rename one of them",
             )

@@ -31,7 +31,7 @@ process on another host still writes to the log."""
 
 
 class Standing(enum.Enum):
-    """The state of a training."""
+    """The state of a training run."""
 
     RUNS = "runs"
     ENDED = "came to its end"

@@ -51,7 +51,7 @@ class Asked:
 def check(request: Request, contract: Contract) -> dict[str, object]:
     """Return the effective overrides of a request, and print warnings about settings that may be wrong.
 
-    If settings are certainly wrong, raises JobSettingError, which names all of them. Nothing is changed before that.
+    If settings are certainly wrong, nothing is changed, and JobSettingError names all of them.
     """
     found = list(problems(request, contract))
     for doubt in (problem for problem in found if not problem.refused):

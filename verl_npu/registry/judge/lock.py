@@ -142,7 +142,7 @@ def read_lock(path: Path) -> Lock:
 def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
     """Return all locks of `upstream` below `folder`, sorted by pin.
 
-    Raises DeclarationError if the folder does not exist, because without any pin every upstream would seem to have
+    Raises DeclarationError if the folder does not exist, because without any pin, every upstream would seem to have
     drifted.
     """
     if not folder.is_dir():

@@ -33,7 +33,8 @@ def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | N
 def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str], tree: SourceTree) -> Target | None:
     """Return the place to which the code of a target has moved, or None. `bodies` are the target's bodies at the pins.
 
-    In the target's own module, the code may have any name. In the rest of `packages`, it must have the target's name.
+    In the target's own module, code with any name is found. In the rest of `packages`, only code with the target's
+    name is found.
     """
     telling = {body for body in bodies if len(body) >= _TELLING}
     for module in _candidates(target, packages, tree) if telling else ():

@@ -98,7 +98,7 @@ _MARKS = {
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="The number of tokens for the picture in each prompt, if the model takes pictures.",
+    help="The number of tokens for the image in each prompt, if the model accepts images.",
 )
 @click.option(
     "--largest-micro-batch",

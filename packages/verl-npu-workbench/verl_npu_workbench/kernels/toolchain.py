@@ -190,8 +190,8 @@ def checked(folder: Path) -> Path:
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
         raise CommandError(
             subject=str(folder),
-            expected=_("a folder that only you can write to"),
-            found=_("a folder of the user {owner} with the mode {mode}, from which compilers would run").format(
+            expected=_("a folder that only you can write to, because compilers run from it"),
+            found=_("a folder that belongs to {owner} and has the mode {mode}").format(
                 owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"
             ),
             fix=_("run chmod go-w {folder}, or set {name} to another folder").format(

@@ -24,7 +24,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """The names of the metric in logs, joined for display."""
+        """The names under which logs report the metric, joined for display."""
         return _(" or ").join(self.names)
 
     def of(self, log: TrainingLog) -> dict[int, float]:

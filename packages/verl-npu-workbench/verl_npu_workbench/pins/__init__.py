@@ -119,8 +119,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All claims about one component in an environment's documents. If they contradict each other, the first one is
-    followed."""
+    """All claims about one component in an environment's documents. If they contradict each other, the first one
+    applies."""
 
     component: Component
     claims: tuple[Claim, ...]

@@ -119,9 +119,9 @@ def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> 
     if not file.is_file():
         raise PlanError(
             subject=str(path),
-            found=_("the tokens of verl's texts cannot be counted, because {folder} has no tokenizer.json").format(
-                folder=folder
-            ),
+            found=_(
+                "the tokens of the prompts and responses cannot be counted, because {folder} has no tokenizer.json"
+            ).format(folder=folder),
             fix=_("give the model's folder with its tokenizer: --model-config FOLDER"),
         )
     from tokenizers import Tokenizer

@@ -142,7 +142,7 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
             subject=_("the model {path!r}").format(path=path),
             expected=_("a folder with the model's config.json, or one of ")
             + _(", ").join(each.name for each in PUBLISHED),
-            found=_("another path"),
+            found=_("a path that is neither"),
             fix=_("give the model's config.json with --model-config PATH"),
         )
     return {"model_type": known.kind, **known.settings}, _("{known}, as published").format(known=known.name)

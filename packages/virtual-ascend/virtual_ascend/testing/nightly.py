@@ -17,7 +17,7 @@ _CHANGED = pytest.StashKey["tuple[str, ...]"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options --nightly and --since."""
-    parser.addoption("--nightly", action="store_true", help="also run the tests that are marked nightly")
+    parser.addoption("--nightly", action="store_true", help="Also run the tests that are marked as nightly.")
     parser.addoption(
         "--since", metavar="REV", help="also run the nightly tests that cover files changed since this revision"
     )

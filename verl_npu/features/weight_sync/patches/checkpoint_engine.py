@@ -349,6 +349,6 @@ async def explain_engine_worker_timeout(
         raise TransferError(
             subject="checkpoint engine",
             found=f"the rollout engine's worker at {sender.zmq_handle} took no weights for {timeout:g} s",
-            fix="see the log of that worker, which has ended or failed to load the weights",
+            fix="the worker has ended or failed to load the weights; see its log",
             override=WAIT_LONGER,
         ) from error

@@ -133,8 +133,8 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
     if int(number.item()) != true:
         raise GroupError(
             subject=_SUBJECT,
-            found=f"the first broadcast over {BACKEND} delivered the number {int(number.item())}, which rank 0 did "
-            f"not send, although {BACKEND} reported no error",
+            found=f"{BACKEND} reported no error, but its first broadcast delivered the number {int(number.item())}, "
+            "which is not the number that rank 0 sent",
             fix="look for failed connections in HCCL's own log",
         )
 

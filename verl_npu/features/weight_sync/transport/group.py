@@ -212,7 +212,7 @@ class Group:
     def _unusable(self) -> GroupError:
         return GroupError(
             subject=f"weight sync group {self.name!r}",
-            found=f"the group is broken and cannot be used: {self._broken or 'this rank moves no weights'}",
+            found=f"the group is broken and cannot be used: {self._broken or 'this rank transfers no weights'}",
             fix="fix the cause, and start the job again",
         )
 

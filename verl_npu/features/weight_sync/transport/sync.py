@@ -121,7 +121,7 @@ class Engine(Protocol):
         ...
 
     def open(self) -> None:
-        """Open the engine again, because all weights have arrived."""
+        """Let the engine take requests again, because all weights have arrived."""
         ...
 
     def expect(self, weights: Sequence[Weight]) -> None:
