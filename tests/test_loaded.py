@@ -57,4 +57,4 @@ def test_what_import_verl_loads_without_megatron_is_what_the_job_needs() -> None
     assert "verl_npu.features.attention.flash" in modules
     assert [name for name in modules if name.startswith(LOADED_LATER)] == []
     assert len(modules) <= 67
-    assert lines <= 13_400
+    assert lines <= 13_600

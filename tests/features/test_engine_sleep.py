@@ -43,7 +43,7 @@ class Layer(torch.nn.Module):
         self.outside = torch.ones(6, device="npu")
 
 layer = Layer()
-held = layer.dispatcher
+held, twin = layer.dispatcher, Dispatcher()
 plain = [held.experts, layer.mask, layer.weight.data]
 allocator = CaMemAllocator(
     weights_a=held.experts,
@@ -51,6 +51,7 @@ allocator = CaMemAllocator(
     weights_c=layer.weight,
     weights_d=held.scales[0],
     weights_e=held.scales[2],
+    weights_f=twin.experts,
     kv_cache=layer.cache,
 )
 sys.modules["vllm_ascend.device_allocator.camem"] = module = types.ModuleType("camem")
@@ -61,7 +62,7 @@ CaMemAllocator.instance = allocator
 def sleep(allocator, tags):
     if not allocator.mapped: raise SystemExit("it was read while it slept")
     allocator.mapped = False
-    for tensor in (held.experts, layer.mask, layer.weight, *held.scales, layer.cache, layer.outside):
+    for tensor in (held.experts, layer.mask, layer.weight, *held.scales, layer.cache, layer.outside, twin.experts):
         tensor.fill_(-7)
 
 def wake_up(allocator, tags):
@@ -78,15 +79,20 @@ values = [each.tolist() for each in tensors]
 unchanged = changed_since_wake_up()
 held.experts[0] = 9
 changed = [*changed_since_wake_up()]
+twin.experts[0] = 9
+both = changed_since_wake_up()
+held.experts[0] = 0
+one = changed_since_wake_up()
+same = [[*both] == sorted(both), [name for name in both if name not in one] == changed]
 forget_wake_up()
 forgotten = [*changed_since_wake_up()]
 frozen = gc.get_freeze_count() > 0
 type(allocator).sleep = lambda allocator, tags: None
-print("SAID " + json.dumps([sorted(names), values, [*unchanged], changed, forgotten, sorted(unprotected()), frozen]))
+print("SAID " + json.dumps([sorted(names), values, [*unchanged], changed, forgotten, sorted(unprotected()), same, frozen]))
 """
 LOST = [[-7] * 4, [-7] * 4, [-7] * 3, [-7] * 5, [-7] * 3, [-7], [-7] * 2]
 BACK = [[0, 1, 2, 3], [1, 1, 1, 1], [-7] * 3, [-7] * 5, [1] * 3, [1], [1] * 2]
-NAMES = ["Dispatcher.experts", "Layer.mask", "a tensor of 16 bytes", "a tensor of 8 bytes"]
+NAMES = ["Dispatcher.experts", "Dispatcher.experts (2)", "Layer.mask", "a tensor of 16 bytes", "a tensor of 8 bytes"]
 
 
 def said(python: Run, tags: str = "()", wake: str = '[["weights"], ["kv_cache"]]', frozen: str = "") -> list[object]:
@@ -125,4 +131,8 @@ def test_one_that_changes_after_the_wake_up_is_named_until_the_engine_computes(p
 
 
 def test_they_are_named_where_nothing_keeps_them(python: Run) -> None:
-    assert said(python)[5] == NAMES
+    assert said(python)[5] == [name for name in NAMES if "(2)" not in name]
+
+
+def test_two_of_one_name_keep_their_names_if_one_is_repaired(python: Run) -> None:
+    assert said(python)[6] == [True, True]

@@ -125,12 +125,15 @@ def changed_since_wake_up() -> dict[str, torch.Tensor]:
     """
     import torch
 
-    held = [(each, each.memory.cpu()) for each in getattr(_allocator(), _RESTORED, ())]
+    held: Sequence[Kept] = getattr(_allocator(), _RESTORED, ())
+    present = [each.memory.cpu() for each in held]
     # Bytes: NaN is not equal to itself.
-    changed = [(kept.memory, now) for kept, now in held if not torch.equal(now, kept.values)]
-    # The search for names reads the whole heap.
-    names = _names([memory for memory, _ in changed]) if changed else []
-    return dict(zip(names, (now for _, now in changed), strict=True))
+    changed = [not torch.equal(now, each.values) for each, now in zip(held, present, strict=True)]
+    if not any(changed):
+        return {}
+    # All get their names, so that a tensor has the same name at each call.
+    named = zip(_names([each.memory for each in held]), present, changed, strict=True)
+    return {name: now for name, now, differs in named if differs}
 
 
 def forget_wake_up() -> None:

@@ -216,6 +216,17 @@ def test_a_script_that_joins_the_head_node_is_run_as_on_it(captured: Captured, h
     assert head in found.script.read_text()
 
 
+def test_a_script_that_joins_and_trains_all_the_same_is_run_once(captured: Captured) -> None:
+    found = captured("MASTER_ADDR=10.0.0.1", 'ray start --address="$MASTER_ADDR:6379"', COMMAND)
+    assert words(found)[0][-1] == "--address=10.0.0.1:6379"
+    assert not found.head
+
+
+def test_an_address_that_begins_like_the_head_nodes_stays(captured: Captured) -> None:
+    found = captured("MASTER_ADDR=10.0.0.1", "export OTHER=10.0.0.12", *JOINED)
+    assert trainer_of(found).exports == {"OTHER": "10.0.0.12"}
+
+
 def test_a_script_that_takes_the_head_node_from_elsewhere_is_run_once(captured: Captured) -> None:
     found = captured(*JOINED, given={"MASTER_ADDR": "192.168.0.7"})
     assert words(found)[-1] == ["ray", "start", "--address=192.168.0.7:6766"]

@@ -13,10 +13,14 @@ from verl_npu_workbench.layers import job
 ENGINE = SimpleNamespace(engine=None)
 
 
-def worker(rollout: object = ENGINE, name: str = "virtual", kind: str = "qwen2", lora: bool = False) -> Any:
+def worker(
+    rollout: object = ENGINE, name: str = "virtual", kind: str = "qwen2", lora: bool = False, ulysses: int = 1
+) -> Any:
     return SimpleNamespace(
         rollout=rollout,
-        config=SimpleNamespace(rollout=SimpleNamespace(name=name, mode="sync")),
+        config=SimpleNamespace(
+            rollout=SimpleNamespace(name=name, mode="sync"), actor={"ulysses_sequence_parallel_size": ulysses}
+        ),
         actor_model_config=SimpleNamespace(model_type=kind),
         _is_lora=lora,
     )
@@ -30,6 +34,7 @@ def worker(rollout: object = ENGINE, name: str = "virtual", kind: str = "qwen2",
         (worker(rollout=object()), "the engine virtual in mode sync cannot be recorded within a job"),
         (worker(kind="gemma"), "expected a model of type qwen2, qwen3, qwen3_moe, deepseek_v3; found gemma"),
         (worker(lora=True), "the trainer has a LoRA adapter"),
+        (worker(ulysses=2), "the trainer uses Ulysses sequence parallelism"),
     ],
 )
 def test_a_line_says_why_layers_are_not_compared(given: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +54,20 @@ def test_a_comparison_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(job, "warn", lines.append)
     assert job._tried(3, int, "x") is None
     assert lines[0].startswith("layers of step 3 are not compared: ValueError: invalid literal")
+
+
+def test_a_rank_that_fails_ends_the_comparison_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = SimpleNamespace()
+    monkeypatch.setattr(job, "warn", lambda line: None)
+    monkeypatch.setattr(job.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(job, "_record_trainer", lambda *given: {}["nothing"])
+    told: list[object] = []
+
+    def gathered(mine: object) -> list[object]:
+        told.append(mine)
+        return [mine, mine]
+
+    monkeypatch.setattr(job, "_gathered", gathered)
+    monkeypatch.setattr(job, "_host_model", lambda *given: pytest.fail("the ranks would wait for each other here"))
+    assert job._compare(worker(), 1, SimpleNamespace(batch=batch)) is None  # type: ignore[arg-type]
+    assert told == [batch, None]

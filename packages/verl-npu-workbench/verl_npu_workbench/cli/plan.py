@@ -32,8 +32,8 @@ from ..plan.search import Largest, Search, make_fit
 from ..plan.search import largest_micro_batch as largest_of
 from ..plan.timing import assumptions, spans, total
 from ..plan.verdict import Fit, PhaseFit, Verdict, judge
-from .options import command, html_option, output_option, unconfined_option, verl_option
-from .script import asked_trainer, say_unconfined
+from .options import command, html_option, output_option, refuse_ignored, unconfined_option, verl_option
+from .script import asked_trainer, is_program, say_unconfined
 
 _STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
 _STATUS = {Fit.FITS: Status.FINE, Fit.DOES_NOT: Status.FOUND, Fit.FAILED: Status.FOUND}
@@ -178,8 +178,11 @@ def plan(
     of the workers' allocations and a reserve. plan prints the reserve, too. The time is a range, computed from the
     operators and the messages. If the job does not fit, plan searches for settings that make it fit.
 
-    Exit status: 0 the job fits, 1 the job does not fit or fails, 2 the job cannot be planned.
+    Exit status: 0 the job fits, 1 the job does not fit or fails, 2 the job cannot be planned. With --history, the
+    status is 0 if every plan shows the same memory, and 1 if a commit moves the memory or cannot be planned.
     """
+    if history is not None:
+        refuse_ignored("--history", "png", "html", "compare", "largest_micro_batch", "no_tries")
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
     if html:
@@ -245,7 +248,11 @@ def _print_history(
         raise click.UsageError(_("--history needs --verl, a clone of verl with its history"))
     # A script of the clone, or one that only its commits have, is the commit's own.
     inside = None
-    if script is not None and (not script.is_file() or script.resolve().is_relative_to(verl.resolve())):
+    if (
+        script is not None
+        and not is_program(str(script))
+        and (not script.is_file() or script.resolve().is_relative_to(verl.resolve()))
+    ):
         inside = script.resolve().relative_to(verl.resolve()) if script.is_file() else script
 
     def plan_at(tree: Path) -> Planned:
@@ -261,7 +268,8 @@ def _print_history(
             click.echo(json.dumps(dataclasses.asdict(step)))
             continue
         said = step.error or (same if step.planned else _("not planned: changes no file of the job"))
-        same = _("the same memory")
+        if step.planned and not step.error:
+            same = _("the same memory")
         terminal.paragraph(step.subject, label=f"{step.commit[:10]} ", indent="  ")
         for move in step.moves:
             terminal.line(

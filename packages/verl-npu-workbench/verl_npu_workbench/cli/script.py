@@ -34,7 +34,7 @@ def asked_trainer(
     """
     words = list(arguments)
     # Without a script, click takes the first word after -- as the script.
-    if script is not None and words and _is_program(str(script)):
+    if script is not None and words and is_program(str(script)):
         script, words = None, [str(script), *words]
     if script is None:
         if not words:
@@ -50,7 +50,7 @@ def asked_trainer(
     return with_secrets(trainer, os.environ) if unconfined else trainer, tree, script.stem
 
 
-def _is_program(word: str) -> bool:
+def is_program(word: str) -> bool:
     """Tell whether a word can begin a trainer's command line: it is a program such as python or torchrun, or
     NAME=value."""
     return bool(re.fullmatch(r"python[\d.]*|torchrun|uv", Path(word).name) or re.match(r"[A-Za-z_]\w*=", word))

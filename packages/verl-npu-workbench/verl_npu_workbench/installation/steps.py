@@ -220,7 +220,11 @@ def _jemalloc(target: Target) -> Iterator[Step]:
     if target.jemalloc:
         yield Step(
             "jemalloc, which returns the memory of Ray's processes to the host",
-            ("apt-get install -y libjemalloc2", f"ldconfig -p | grep -q {_JEMALLOC} && {_PRELOAD}{_JEMALLOC}"),
+            (
+                "apt-get update -y && apt-get install -y libjemalloc2",
+                # With -q, grep ends early, and pipefail makes the end of ldconfig an error.
+                f"ldconfig -p | grep {_JEMALLOC} > /dev/null && {_PRELOAD}{_JEMALLOC}",
+            ),
             (
                 "with yum, the package is called jemalloc",
                 "LD_PRELOAD must be set on each host before `ray start`, as `verl-npu launch --jemalloc` does; with a "

@@ -215,10 +215,10 @@ def _run(
 
 
 def _joined(calls: Sequence[Call]) -> str:
-    """Return the address of the head node whose Ray cluster the script joins. Empty if the script joins none, or
-    starts one of its own."""
+    """Return the address of the head node whose Ray cluster the script joins. Empty if the script joins none, starts
+    one of its own, or starts a trainer all the same."""
     started = [call.arguments for call in calls if call.program == "ray" and call.arguments[:1] == ("start",)]
-    if any("--head" in words for words in started):
+    if any("--head" in words for words in started) or any(map(_may_train, calls)):
         return ""
     words = [word for each in started for word in each]
     values = [word.partition("=")[2] for word in words if word.startswith("--address=")]
@@ -226,11 +226,20 @@ def _joined(calls: Sequence[Call]) -> str:
     return values[0].rpartition(":")[0] if values else ""
 
 
+def _may_train(call: Call) -> bool:
+    """Tell whether a call has arguments like a trainer's: settings, or the name of a configuration."""
+    named = any(word.startswith(("--config-name", "-cn")) for word in call.arguments)
+    return named or len([word for word in call.arguments if re.match(r"\+{0,2}[A-Za-z_][\w.]*=", word)]) > 2
+
+
 def _with_own_address(text: str, head: str) -> str:
     """Return a script's text in which the variables with the head node's address have the address that the stand-ins
     of ifconfig and ip answer. Empty if no variable has the head node's address."""
     edited, count = re.subn(
-        rf"""^(\s*(?:export\s+)?\w+=)(["']?){re.escape(head)}\2""", rf"\g<1>{ADDRESS}", text, flags=re.MULTILINE
+        rf"""^(\s*(?:export\s+)?\w+=)(["']?){re.escape(head)}\2(?=[\s;&]|$)""",
+        rf"\g<1>{ADDRESS}",
+        text,
+        flags=re.MULTILINE,
     )
     return edited if count else ""
 

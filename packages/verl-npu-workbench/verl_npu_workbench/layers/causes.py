@@ -179,6 +179,8 @@ def _epsilons(search: _Search) -> Iterator[Cause]:
     # The smaller the variance, the better epsilon shows.
     low = variance <= variance.quantile(0.25)
     found = float((sums - variance)[low].median())
+    if not math.isfinite(found):
+        return
     for value in (10.0 ** round(math.log10(max(found, 1e-12))), found, 0.0):
         if value >= 0 and value != own:
             yield Cause(

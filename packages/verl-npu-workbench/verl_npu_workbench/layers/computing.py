@@ -40,7 +40,7 @@ def main(words: list[str]) -> None:
         }
         (folder / ASK).write_text(json.dumps(asked))
         return
-    sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
+    sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"] or 1.0
     engine = (
         read_beside(folder, dtype, model)
         if (folder / ANSWERS).exists()
@@ -72,7 +72,9 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
             return training.trained(folder, asked, batch, model), said, notes
         except RuntimeError as error:
             notes.append(f"{said}: transformers takes its place ({str(error)[-200:]})")
-    temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
+    elif asked["trainer"]["strategy"].startswith("fsdp"):
+        notes.append("FSDP: this verl has no engine for it, so transformers computes on one NPU")
+    temperature, said = asked["settings"]["temperature"] or 1.0, f"transformers on {device}"
     try:
         return record(_load(asked, model.dtype, attention).to(device), batch, temperature), said, notes
     except (ImportError, ValueError, RuntimeError, NotImplementedError) as error:
@@ -93,7 +95,10 @@ def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
 
 
 def generated(model: Any, prompts: list[list[int]], new: int, temperature: float) -> Recording:
-    """Record a private copy of a transformers model that answers with a cache, token by token."""
+    """Record a transformers model that answers with a cache, token by token.
+
+    The classes of the model's parts are replaced by private copies.
+    """
     own_modules(model)
     recorder, tokens = Recorder(), [list(prompt) for prompt in prompts]
     device = next(model.parameters()).device

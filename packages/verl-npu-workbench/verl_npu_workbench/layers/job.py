@@ -7,6 +7,7 @@ furthest from the trainer collects the trainer's weights and judges both recordi
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -91,6 +92,9 @@ def _said_why_not(worker: Worker) -> bool:
         why = f"expected a model of type {', '.join(SUPPORTED)}; found {kind}"
     elif worker._is_lora:
         why = "the trainer has a LoRA adapter"
+    elif worker.config.actor.get("ulysses_sequence_parallel_size", 1) > 1:
+        # The ranks of a group compute the same rows, and each of them has other prompts.
+        why = "the trainer uses Ulysses sequence parallelism"
     if why and dist.get_rank() == 0:
         report(f"layers are not compared: {why}")
     return bool(why)
@@ -115,11 +119,14 @@ def _compare(worker: Worker, step: int, engine: Recording | None) -> tuple[objec
     batch = next((each for each in (batches[dist.get_rank()], *batches) if each is not None), None)
     if batch is None:
         return None
-    trainer = _record_trainer(worker, batch)
-    apart = -1.0
-    if engine is not None:
-        apart = numbers(trainer.values[LOGPROBS], engine.values[LOGPROBS]).mean_difference
+    trainer = _tried(step, _record_trainer, worker, batch)
+    apart = None if trainer is None else -1.0
+    if trainer is not None and engine is not None:
+        found = numbers(trainer.values[LOGPROBS], engine.values[LOGPROBS]).mean_difference
+        apart = math.inf if math.isnan(found) else found
     all_apart = _gathered(apart)
+    if None in all_apart:
+        return None
     judge = all_apart.index(max(all_apart))
     same = engine is not None and engine.dtype == trainer.dtype
     model = _host_model(worker, trainer.dtype if same else torch.float32, dist.get_rank() == judge)
@@ -175,7 +182,6 @@ def _host_model(worker: Worker, dtype: torch.dtype, wanted: bool) -> Any:
 
     if worker._is_offload_param:
         load_fsdp_model_to_gpu(worker.actor_module_fsdp)
-    model = build(worker.actor_model_config, dtype, worker.config.model.path) if wanted else None
     taken: dict[str, torch.Tensor] = {}
     for name, value in worker.actor_module_fsdp.state_dict().items():
         whole = value.to(torch.npu.current_device()).full_tensor() if isinstance(value, DTensor) else value
@@ -183,8 +189,10 @@ def _host_model(worker: Worker, dtype: torch.dtype, wanted: bool) -> Any:
             taken[name] = whole.to("cpu", dtype)
     if worker._is_offload_param:
         offload_fsdp_model_to_cpu(worker.actor_module_fsdp)
-    if model is None:
+    if not wanted:
         return None
+    # Only here, where no other rank waits for this one: a large model may not fit into the host's memory.
+    model = build(worker.actor_model_config, dtype, worker.config.model.path)
     weights = Weights(model, text_settings(worker.actor_model_config))
     weights.take(taken.items())
     weights.complete()

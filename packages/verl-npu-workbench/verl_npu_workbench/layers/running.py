@@ -103,6 +103,12 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     strategy = settings.text(STRATEGY) or "fsdp"
     if not strategy.startswith("fsdp"):
         notes.append(_("the trainer {strategy}: transformers computes on one NPU").format(strategy=strategy))
+    asked = max(1, settings.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1))
+    ulysses = min(npus, asked)
+    if ulysses < asked:
+        notes.append(
+            _("Ulysses sequence parallelism {asked}: computed with {ulysses}").format(asked=asked, ulysses=ulysses)
+        )
     mode = settings.text(f"{ROLLOUT}.logprobs_mode")
     engine = {
         "model": str(path),
@@ -124,8 +130,9 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
         "trainer": {
             "strategy": strategy,
-            "ranks": npus,
-            "ulysses": min(npus, max(1, settings.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1))),
+            # Each group of ranks needs a prompt of its own.
+            "ranks": min(npus // ulysses, len(_LENGTHS)) * ulysses,
+            "ulysses": ulysses,
             "remove_padding": settings.truth(PACKED) or settings.get(PACKED) is None,
             "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
         },

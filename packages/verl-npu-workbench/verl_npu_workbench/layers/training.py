@@ -24,7 +24,10 @@ BATCH = "batch.json"
 
 def supported(asked: dict[str, Any]) -> bool:
     """Return whether this verl has an engine for the trainer that is asked for."""
-    return asked.get("trainer", {}).get("strategy") in ("fsdp", "fsdp2") and find_spec(_ENGINE) is not None
+    try:
+        return asked.get("trainer", {}).get("strategy") in ("fsdp", "fsdp2") and find_spec(_ENGINE) is not None
+    except ImportError:  # verl is not installed, or cannot be imported
+        return False
 
 
 def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Recording:

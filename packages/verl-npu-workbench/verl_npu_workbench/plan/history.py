@@ -117,7 +117,10 @@ def _moves(before: _Memory, after: _Memory) -> Iterator[Move]:
 def _git(repository: Path, commits: str, *words: str) -> bytes:
     done = subprocess.run(["git", "-C", str(repository), *words], capture_output=True, check=False)
     if done.returncode:
-        raise _no_range(commits, done.stderr.decode(errors="replace").strip().splitlines()[0][:200])
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [
+            f"git ended with status {done.returncode}"
+        ]
+        raise _no_range(commits, said[0][:200])
     return done.stdout
 
 

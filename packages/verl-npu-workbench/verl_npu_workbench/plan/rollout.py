@@ -3,6 +3,7 @@ of that share as cache."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -163,7 +164,8 @@ def _others(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the path of each model that scores answers, and the section of its engine's settings."""
     for section in _REWARD_MODELS:
         path = settings.text(f"{section}.model_path") or settings.text(f"{section}.model.path")
-        if settings.truth(f"{section}.enable") and path:
+        # Before v0.7.0, a reward model has workers of its own, and no engine.
+        if settings.truth(f"{section}.enable") and path and settings.matching(rf"{re.escape(section)}\.rollout\..*"):
             yield path, f"{section}.rollout"
     if settings.truth("distillation.enabled"):
         for key in settings.matching(_TEACHERS):
