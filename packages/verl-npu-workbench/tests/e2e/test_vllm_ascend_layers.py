@@ -68,3 +68,28 @@ def test_a_fault_is_found(later: str, fault: str, operator: str, reason: str, tm
     found = said(later, tmp_path, "qwen3", "float32", fault=fault)
     assert (found["first"]["side"], found["first"]["operator"]) == ("engine", operator)
     assert found["cause"]["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "parallel", "fault", "operator", "reason"),
+    [
+        ("deepseek_v3", "bfloat16", 1, "Copies", "layers.0.self_attn", ""),
+        ("qwen2", "float32", 2, "Kept", "layers.1.self_attn.o_proj", ""),
+        ("qwen3_moe_ep", "float32", 2, "SecondRow", "layers.0.mlp", ""),
+        ("qwen3_moe_ep", "float32", 2, "Experts", "layers.0.mlp", ""),
+        ("qwen2", "float32", 1, "Halves", "layers.0.mlp.gate_proj", "another weight"),
+    ],
+)
+def test_a_fault_that_users_reported_is_found(
+    later: str, kind: str, dtype: str, parallel: int, fault: str, operator: str, reason: str, tmp_path: Path
+) -> None:
+    found = said(later, tmp_path, kind, dtype, parallel, fault)
+    assert (found["first"]["side"], found["first"]["operator"]) == ("engine", operator)
+    assert (found["cause"] or {}).get("reason", "") == reason
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_experts_on_their_own_ranks_are_as_expected(later: str, dtype: str, tmp_path: Path) -> None:
+    found = said(later, tmp_path, "qwen3_moe_ep", dtype, 2)
+    assert found["first"] is None
+    assert len(found["sides"]["engine"]["operators"]) == OPERATORS["qwen3_moe"]

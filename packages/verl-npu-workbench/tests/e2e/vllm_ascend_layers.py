@@ -1,15 +1,18 @@
 """KIND DTYPE TENSOR_PARALLEL FAULT FOLDER: the layers of the real vllm-ascend on virtual NPUs beside transformers';
-prints one line of JSON. FAULT is a fault of the engine: none, base, epsilon, weight, or temperature."""
+prints one line of JSON. FAULT is a fault of the engine: none, base, epsilon, weight, temperature, or a class of
+vllm_ascend_seeds. If KIND ends with _ep, each rank has whole experts."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import vllm_ascend_seeds
 from vllm_ascend_tokens import make
 
 LENGTHS, NEW, STALE = (7, 20, 100), 12, "model.layers.1.self_attn.o_proj.weight"
@@ -39,6 +42,8 @@ def ask(model: Any, served: Path, dtype: str, parallel: int, fault: str) -> dict
         "tensor_parallel_size": parallel,
         "logprobs_mode": "processed_logprobs",
     }
+    if hasattr(vllm_ascend_seeds, fault):
+        engine["worker_extension_cls"] = f"vllm_ascend_seeds.{fault}"
     if fault in OVERRIDES:
         engine["hf_overrides"] = OVERRIDES[fault]
     return {
@@ -70,7 +75,8 @@ def main() -> None:
     from verl_npu_workbench.layers.recording import record
     from verl_npu_workbench.layers.report import content
 
-    kind, dtype, parallel, fault, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
+    whole, dtype, parallel, fault, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
+    kind = whole.removesuffix("_ep")
     torch.set_num_threads(1)
     made = folder / "model"
     make(kind, made)
@@ -80,9 +86,12 @@ def main() -> None:
     if fault == "weight":
         served = folder / "served"
         spoil(made, served)
-    (folder / "ask.json").write_text(json.dumps(ask(model, served, dtype, parallel, fault)))
+    asked = ask(model, served, dtype, parallel, fault)
+    asked["engine"]["enable_expert_parallel"] = kind != whole
+    (folder / "ask.json").write_text(json.dumps(asked))
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     program = [sys.executable, "-m", "verl_npu_workbench.layers.vllm", str(folder)]
-    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(program, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
     engine = read_beside(folder, getattr(torch, dtype), model)

@@ -117,7 +117,7 @@ def main(folder: Path) -> None:
 
     asked = json.loads((folder / ASK).read_text())
     extension = f"{__spec__.name}.{LayerRecorder.__name__}" if __spec__ else f"{__name__}.{LayerRecorder.__name__}"
-    engine = LLM(worker_extension_cls=extension, **asked["engine"])
+    engine = LLM(**{"worker_extension_cls": extension, **asked["engine"]})
     engine.collective_rpc("start_layers")
     settings = SamplingParams(logprobs=0, ignore_eos=True, **asked["sampling"])
     prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
