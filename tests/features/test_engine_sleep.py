@@ -88,7 +88,8 @@ forget_wake_up()
 forgotten = [*changed_since_wake_up()]
 frozen = gc.get_freeze_count() > 0
 type(allocator).sleep = lambda allocator, tags: None
-print("SAID " + json.dumps([sorted(names), values, [*unchanged], changed, forgotten, sorted(unprotected()), same, frozen]))
+said = [sorted(names), values, [*unchanged], changed, forgotten, sorted(unprotected()), same, frozen]
+print("SAID " + json.dumps(said))
 """
 LOST = [[-7] * 4, [-7] * 4, [-7] * 3, [-7] * 5, [-7] * 3, [-7], [-7] * 2]
 BACK = [[0, 1, 2, 3], [1, 1, 1, 1], [-7] * 3, [-7] * 5, [1] * 3, [1], [1] * 2]
