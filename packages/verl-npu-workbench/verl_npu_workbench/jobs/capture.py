@@ -46,6 +46,11 @@ _MOST_CALLS = 10_000
 _MOST_TEXT = 4 << 20
 """The largest size of a script in bytes."""
 _REQUIRED = re.compile(r"^\w*PIP(?:_INSTALL)?=(pip install .*\S)", re.MULTILINE)
+OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w.@/]*=.*|~[A-Za-z_].*", re.DOTALL)
+"""One of Hydra's overrides on a command line."""
+FEWEST_OVERRIDES = 3
+"""The smallest number of overrides by which a trainer is recognized. Converters and download tools have options, too,
+but fewer overrides."""
 _SHELL_VARIABLES = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|STAND_IN_")
 """Variables that describe the caller's own shell and Python. They are meaningless in the sandbox."""
 
@@ -229,7 +234,7 @@ def _joined(calls: Sequence[Call]) -> str:
 def _may_train(call: Call) -> bool:
     """Tell whether a call has arguments like a trainer's: settings, or the name of a configuration."""
     named = any(word.startswith(("--config-name", "-cn")) for word in call.arguments)
-    return named or len([word for word in call.arguments if re.match(r"\+{0,2}[A-Za-z_][\w.]*=", word)]) > 2
+    return named or len(list(filter(OVERRIDE.fullmatch, call.arguments))) >= FEWEST_OVERRIDES
 
 
 def _with_own_address(text: str, head: str) -> str:

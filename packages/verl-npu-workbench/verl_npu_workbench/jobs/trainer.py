@@ -15,14 +15,10 @@ from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from ..secrecy.variables import restored
-from .capture import Call, Capture, tree_of
+from .capture import FEWEST_OVERRIDES, OVERRIDE, Call, Capture, tree_of
 
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
-_MIN_OVERRIDES = 3
-"""The smallest number of overrides by which a trainer is recognized. Converters and download tools have options, too,
-but fewer overrides."""
-_SETTING = re.compile(r"\+{0,2}[A-Za-z_][\w.@/]*=.*|~[A-Za-z_].*", re.DOTALL)
 _LARGEST_YAML = 1 << 18
 """The most characters of a YAML file that is parsed. Upstream's files have about a thousand. Parsing a million takes
 nine seconds."""
@@ -96,7 +92,7 @@ def trainer_of(captured: Capture) -> Trainer:
     """
     started = [trainer for call in captured.calls if (trainer := _called_trainer(call, captured))]
     # A command with few overrides counts only if no other command can be the trainer.
-    found = [each for each in started if len(each.overrides) >= _MIN_OVERRIDES] or list(filter(_is_short, started))
+    found = [each for each in started if len(each.overrides) >= FEWEST_OVERRIDES] or list(filter(_is_short, started))
     different = list(dict.fromkeys(_name(trainer) for trainer in found))
     if len(different) > 1:
         raise SourceError(
@@ -192,7 +188,7 @@ def _is_short(trainer: Trainer) -> bool:
     options."""
     hydras = all(word.startswith(("--config-", "-cn", "-cp")) or not word.startswith("-") for word in trainer.options)
     chosen = trainer.overrides or trainer.option("--config-name") or trainer.option("-cn")
-    return hydras and bool(chosen) and all(map(_SETTING.fullmatch, trainer.overrides))
+    return hydras and bool(chosen) and all(map(OVERRIDE.fullmatch, trainer.overrides))
 
 
 def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trainer | None:
