@@ -15,6 +15,8 @@ PATH, PACKED = f"{MODEL}.path", f"{MODEL}.use_remove_padding"
 ENGINE = f"{ROLLOUT}.name"
 SAMPLES = f"{ROLLOUT}.n"
 FREE_CACHE_ENGINE = f"{ROLLOUT}.free_cache_engine"
+REWARD_MODELS = ("reward_model", "reward.reward_model")
+"""The sections of reward models: before v0.7.0, and since."""
 ESTIMATOR = "algorithm.adv_estimator"
 DEVICE = "trainer.device"
 NPUS, NODES = "trainer.n_gpus_per_node", "trainer.nnodes"

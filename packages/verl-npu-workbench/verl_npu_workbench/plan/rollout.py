@@ -11,7 +11,7 @@ from verl_npu.errors import PlanError
 from verl_npu.features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
 from verl_npu.language import gettext as _
 
-from ..jobs.keys import FREE_CACHE_ENGINE, ROLES, ROLLOUT, is_separate, rollout_npus, size
+from ..jobs.keys import FREE_CACHE_ENGINE, REWARD_MODELS, ROLES, ROLLOUT, is_separate, rollout_npus, size
 from ..jobs.settings import Settings
 from .hardware import GIB, Hardware
 from .model import Model
@@ -25,7 +25,6 @@ HCCLCheckpointEngine."""
 _WORKER_BUCKETS = 1
 """The number of additional buckets on a server, through which its worker passes the weights on: verl's
 `BucketedWeightSender`."""
-_REWARD_MODELS = ("reward_model", "reward.reward_model")
 _TEACHERS = r"distillation\.teacher_models?(\.\w+)?\.model_path"
 _CHECKPOINT_ENGINE = f"{ROLLOUT}.checkpoint_engine"
 BUCKET = f"{_CHECKPOINT_ENGINE}.update_weights_bucket_megabytes"
@@ -162,7 +161,7 @@ def other_engines(settings: Settings, hardware: Hardware, model: Callable[[str],
 
 def _others(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the path of each model that scores answers, and the section of its engine's settings."""
-    for section in _REWARD_MODELS:
+    for section in REWARD_MODELS:
         path = settings.text(f"{section}.model_path") or settings.text(f"{section}.model.path")
         # Before v0.7.0, a reward model has workers of its own, and no engine.
         if settings.truth(f"{section}.enable") and path and settings.matching(rf"{re.escape(section)}\.rollout\..*"):

@@ -25,6 +25,7 @@ from ..jobs.keys import (
     NODES,
     NPUS,
     PATH,
+    REWARD_MODELS,
     SAMPLES,
     VALIDATION_BATCH,
     has_critic,
@@ -46,7 +47,6 @@ _PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
 batch."""
 _READ_FROM_UPSTREAM = frozenset({"batches", "choices", "parallel-sizes", "trainer-mode", "validation"})
 """Rules of `lint` that interpret upstream's code instead of running it."""
-_REWARD_MODELS = ("reward_model.enable", "reward.reward_model.enable")
 _SECONDS = 300.0
 _FEWEST_ROWS = 64
 
@@ -65,7 +65,7 @@ def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list
     told = _ask(_job(job, model), job.trainer, request)
     shutil.rmtree(folder)
     found = [_refusal(told, job.trainer)] if told.error else []
-    if any(job.settings.truth(key) for key in _REWARD_MODELS):
+    if any(job.settings.truth(f"{section}.enable") for section in REWARD_MODELS):
         notes.append(_("a reward model's own workers"))
     found += [_missing(each) for each in dict.fromkeys([*notes, *told.missing])]
     said = _("started in {seconds:.0f} s with {memory:.1f} GiB of this machine: passed {passed}").format(
