@@ -40,7 +40,7 @@ def main(words: list[str]) -> None:
         }
         (folder / ASK).write_text(json.dumps(asked))
         return
-    sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"] or 1.0
+    sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
     engine = (
         read_beside(folder, dtype, model)
         if (folder / ANSWERS).exists()
@@ -74,7 +74,7 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
             notes.append(f"{said}: transformers takes its place ({str(error)[-200:]})")
     elif asked["trainer"]["strategy"].startswith("fsdp"):
         notes.append("FSDP: this verl has no engine for it, so transformers computes on one NPU")
-    temperature, said = asked["settings"]["temperature"] or 1.0, f"transformers on {device}"
+    temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
     try:
         return record(_load(asked, model.dtype, attention).to(device), batch, temperature), said, notes
     except (ImportError, ValueError, RuntimeError, NotImplementedError) as error:

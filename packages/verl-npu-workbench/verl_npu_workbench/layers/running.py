@@ -125,7 +125,12 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "engine": engine,
         "tensor_parallel": parallel,
         "sampling": {**sampling, "max_tokens": _NEW, "seed": 0},
-        "settings": {**sampling, "prompt_length": settings.whole(MAX_PROMPT)},
+        # verl's trainer does not divide by a temperature of 0.
+        "settings": {
+            **sampling,
+            "temperature": sampling["temperature"] or 1.0,
+            "prompt_length": settings.whole(MAX_PROMPT),
+        },
         "prompts": [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS],
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
         "trainer": {

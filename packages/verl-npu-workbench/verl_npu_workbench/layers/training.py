@@ -79,7 +79,7 @@ def main(folder: Path) -> None:
             "loss_mask": nested([torch.ones(len(each)) for each in tokens]),
         },
         {
-            "temperature": asked["settings"]["temperature"] or 1.0,
+            "temperature": asked["settings"]["temperature"],
             "use_remove_padding": asked["trainer"]["remove_padding"],
             "use_dynamic_bsz": False,
             "micro_batch_size_per_gpu": len(rows),
