@@ -27,10 +27,10 @@ __all__ = [
 
 _BASE = "MindSpeedFeature"
 _CONFIGS = ("ModelParallelConfig", "TransformerConfig", "MLATransformerConfig")
+_ADAPTOR, _OF_ADAPTOR = "megatron_adaptor", ("__init__.py", "import megatron_adaptor")
 # Packages that the import of some revisions needs: the package, the file that imports it, and a mark in that file.
-_ADAPTOR = "megatron_adaptor"
 _IMPORTS = (
-    (_ADAPTOR, "__init__.py", "import megatron_adaptor"),
+    (_ADAPTOR, *_OF_ADAPTOR),
     ("einops", "megatron_adaptor.py", ""),
     ("triton", "features_manager/megatron_basic/requirements_basic.py", "mindspeed.ops.triton"),
     ("scipy", "features_manager/transformer/experimental_attention_variant/dsa.py", "dsa_matrix_naive"),
@@ -86,17 +86,20 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
 
 def needs_adaptor(mindspeed: Path) -> bool:
     """Tell whether this MindSpeed is a layer on MegatronAdaptor, as it is from core_r0.17.0 on."""
-    path = mindspeed / "__init__.py"
-    return path.is_file() and "import megatron_adaptor" in path.read_text()
+    return _has(mindspeed, *_OF_ADAPTOR)
+
+
+def _has(folder: Path, file: str, mark: str) -> bool:
+    """Tell whether a folder has a file with this text in it."""
+    path = folder / file
+    return path.is_file() and mark in path.read_text()
 
 
 def missing_packages(mindspeed: Path | None) -> list[str]:
     """Return the packages that the MindSpeed in this folder always imports and that are not installed here."""
     missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
     for package, file, mark in _IMPORTS:
-        path = mindspeed / file if mindspeed is not None else None
-        wanted = path is not None and path.is_file() and mark in path.read_text()
-        if wanted and importlib.util.find_spec(package) is None:
+        if mindspeed is not None and _has(mindspeed, file, mark) and importlib.util.find_spec(package) is None:
             missing.append(package)
     return missing
 
