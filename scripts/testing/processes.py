@@ -1,4 +1,4 @@
-"""Checks whether processes have ended, by their ids, and finds ports for them."""
+"""Checks whether processes have ended, by their ids."""
 
 from __future__ import annotations
 

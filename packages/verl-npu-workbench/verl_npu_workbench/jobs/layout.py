@@ -41,7 +41,7 @@ class Parallelism:
 
     @property
     def multiple(self) -> int:
-        """The number of tokens of whose multiple a packed sequence is, for a pipeline of Megatron; 1 otherwise.
+        """The number of tokens that divides the length of each packed sequence. It is 1 without a pipeline.
 
         Megatron is told the lengths that its stages exchange before verl pads sequences to this multiple. Source:
         verl/models/mcore/util.py, `preprocess_packed_seqs`.

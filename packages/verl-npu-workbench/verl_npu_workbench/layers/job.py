@@ -35,6 +35,7 @@ Worker: TypeAlias = Any
 
 _PROMPTS, _NEW = 2, 12
 _STATE = "_verl_npu_layers"
+"""An attribute of the worker: the step that was compared last, and the time at which the last generation ended."""
 
 
 async def compare_before_training(

@@ -334,7 +334,7 @@ def _given(
         one: the greatest length, or the mean if lengths differ.
         cut: if lengths differ, the lengths, truncated as the script truncates them.
         shorter: whether sequences may be shorter if that makes larger micro batches.
-        multiple: the number of tokens of whose multiple a sequence must be.
+        multiple: the number of tokens that must divide the length of a sequence.
         raised: budgets that have already been raised.
     """
     if cut:

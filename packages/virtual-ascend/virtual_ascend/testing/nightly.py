@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options --nightly and --since."""
     parser.addoption("--nightly", action="store_true", help="Also run the tests that are marked as nightly.")
     parser.addoption(
-        "--since", metavar="REV", help="also run the nightly tests that cover files changed since this revision"
+        "--since", metavar="REV", help="Also run the nightly tests that cover files changed since this revision."
     )
 
 
