@@ -97,9 +97,7 @@ def make_fit(
         if knob.npus and judged.fit.lacks and (stays := _stays(planned, verdict, again, judged)):
             cause, most_npus = stays, 0
             told(cause)
-        if judged.fit is Fit.FAILED or (
-            judged.fit.lacks and _excess(again, judged) >= _excess(planned, verdict)
-        ):
+        if judged.fit is Fit.FAILED or (judged.fit.lacks and _excess(again, judged) >= _excess(planned, verdict)):
             useless.add(knob.changes)
             continue
         changes, planned, verdict = together, again, judged

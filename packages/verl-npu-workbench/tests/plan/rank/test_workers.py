@@ -62,7 +62,10 @@ def test_phases_that_do_not_train_are_given_more() -> None:
     assert batch(measured, training=False)["attention_mask"].sum(-1).tolist() == [3, 7]
 
 
-@pytest.mark.parametrize("replay", [{"megatron": {"router_replay": {"mode": "R3"}}}, {"router_replay": {"mode": "R2"}}])
+R2, R3, OFF = ({"router_replay": {"mode": mode}} for mode in ("R2", "R3", "disabled"))
+
+
+@pytest.mark.parametrize("replay", [R2, {"megatron": R3}])
 def test_a_job_that_replays_routes_is_given_the_experts_of_each_token_and_layer(tmp_path, replay) -> None:
     pytest.importorskip("transformers")
     from verl_npu_workbench.plan.rank.workers import routed_experts
@@ -73,8 +76,7 @@ def test_a_job_that_replays_routes_is_given_the_experts_of_each_token_and_layer(
     found = routed_experts(SimpleNamespace(actor=replay, model=model), sequences=2, tokens=5)["routed_experts"]
     assert found.shape == (2, 5, 3, 2)
     assert found[1, :, 2].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [0, 1]], "different experts, and all of them"
-    off = {"megatron": {"router_replay": {"mode": "disabled"}}}
-    assert routed_experts(SimpleNamespace(actor=off, model=model), 2, 5) == {}
+    assert routed_experts(SimpleNamespace(actor={**OFF, "megatron": OFF}, model=model), 2, 5) == {}
 
 
 @pytest.mark.parametrize(
