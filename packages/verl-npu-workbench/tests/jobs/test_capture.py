@@ -158,6 +158,12 @@ def test_a_sourced_file_that_is_here_is_read(captured: Captured, write: Write, w
     assert found.read == (found.script, found.tree / "examples/env.sh")
 
 
+def test_a_script_that_resets_its_path_can_source_files(captured: Captured, write: Write) -> None:
+    write("export A=1", name="examples/env.sh")
+    found = captured("set -e", "old=$PATH; PATH=/usr/bin", "source examples/env.sh", "PATH=$old ray stop")
+    assert found.exports(found.calls[0])["A"] == "1"
+
+
 def test_a_script_that_another_one_starts_is_captured_too(captured: Captured, write: Write) -> None:
     write("source /not-here", "ray $1", name="examples/inner.sh")
     found = captured("bash examples/inner.sh word")

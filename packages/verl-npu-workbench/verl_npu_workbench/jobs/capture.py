@@ -37,9 +37,9 @@ _LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
 # only on the cluster does not end the script.
 _PRELUDE = r"""
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
-source() { if [ -e "$1" ]; then verl-npu-read "$1"; builtin source "$@"; else verl-npu-missing "$1"; fi; }
-.() { if [ -e "$1" ]; then verl-npu-read "$1"; builtin . "$@"; else verl-npu-missing "$1"; fi; }
-if [ -f "$0" ]; then verl-npu-read "$0"; fi
+source() { if [ -e "$1" ]; then verl-npu-read "$1" || :; builtin source "$@"; else verl-npu-missing "$1"; fi; }
+.() { if [ -e "$1" ]; then verl-npu-read "$1" || :; builtin . "$@"; else verl-npu-missing "$1"; fi; }
+if [ -f "$0" ]; then verl-npu-read "$0" || :; fi
 """
 _MISSING, _READ = "verl-npu-missing", "verl-npu-read"
 _MOST_CALLS = 10_000
