@@ -219,8 +219,8 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
 
 def _partly_on_host(settings: Settings) -> str:
     return _(
-        "{key}={fraction}: the plan counts the part of the optimizer that Megatron then keeps on the NPU. The only "
-        "published run with such a setting needed no memory for this part, so the job may fit nevertheless"
+        "{key}={fraction}: the plan counts the part of the optimizer that Megatron then keeps on the NPU. The two "
+        "published runs with such a setting needed no memory for this part, so the job may fit nevertheless"
     ).format(key=HOST_FRACTION, fraction=settings.number(HOST_FRACTION))
 
 
