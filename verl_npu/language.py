@@ -72,9 +72,9 @@ class Message(str):
             words = catalogue.ngettext(self._words, self._many, self._number)
         else:
             words = catalogue.gettext(self._words)
-        return (
-            words.format(**{name: translate(value) for name, value in self._values.items()}) if self._values else words
-        )
+        if not self._values:
+            return words
+        return _filled(words, {name: translate(value) for name, value in self._values.items()})
 
     def format(self, *args: object, **values: object) -> Message:
         """Return the text with its placeholders filled in from `values`, by name."""
@@ -149,6 +149,40 @@ class _Capitalised(_Joined):
         made = cls(whole[:1].upper() + whole[1:])
         made._between, made._parts = between, parts
         return made
+
+
+def _filled(words: str, values: Mapping[str, object]) -> str:
+    """Return `words` with its placeholders filled in. A translation cannot know whether a value is Chinese, so a space
+    beside a placeholder is removed between two Chinese characters, and added between a Chinese and a Latin one."""
+    import string
+
+    made = ""
+    for before, name, spec, conversion in string.Formatter().parse(words):
+        made = _beside(made, before)
+        if name is not None:
+            field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
+            made = _beside(made, field.format(**values))
+    return made
+
+
+def _beside(left: str, right: str) -> str:
+    if left[-1:] == " " and _is_chinese(left[-2:-1]) and _is_chinese(right[:1]):
+        return left[:-1] + right
+    if right[:1] == " " and _is_chinese(left[-1:]) and _is_chinese(right[1:2]):
+        return left + right[1:]
+    beside = left[-1:], right[:1]
+    if any(map(_is_word, beside)) and any("\u4e00" <= each <= "\u9fff" for each in beside):
+        return f"{left} {right}"
+    return left + right
+
+
+def _is_chinese(character: str) -> bool:
+    """Tell whether this is a Chinese character or a full-width mark."""
+    return "\u3001" <= character <= "\u9fff" or "\uff01" <= character <= "\uff5e"
+
+
+def _is_word(character: str) -> bool:
+    return character.isascii() and character.isalnum()
 
 
 def translate(text: Value) -> Value:
