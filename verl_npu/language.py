@@ -166,23 +166,13 @@ def _filled(words: str, values: Mapping[str, object]) -> str:
 
 
 def _beside(left: str, right: str) -> str:
-    if left[-1:] == " " and _is_chinese(left[-2:-1]) and _is_chinese(right[:1]):
-        return left[:-1] + right
-    if right[:1] == " " and _is_chinese(left[-1:]) and _is_chinese(right[1:2]):
-        return left + right[1:]
-    beside = left[-1:], right[:1]
-    if any(map(_is_word, beside)) and any("\u4e00" <= each <= "\u9fff" for each in beside):
-        return f"{left} {right}"
-    return left + right
+    import re
 
-
-def _is_chinese(character: str) -> bool:
-    """Tell whether this is a Chinese character or a full-width mark."""
-    return "\u3001" <= character <= "\u9fff" or "\uff01" <= character <= "\uff5e"
-
-
-def _is_word(character: str) -> bool:
-    return character.isascii() and character.isalnum()
+    chinese, between = r"[\u3001-\u9fff\uff01-\uff5e]", f"{left[-2:]}\0{right[:2]}"
+    if re.search(f"{chinese}(?: \0|\0 ){chinese}", between):
+        return left.removesuffix(" ") + right.removeprefix(" ")
+    spaced = re.search(r"[\u4e00-\u9fff]\0[A-Za-z0-9]|[A-Za-z0-9]\0[\u4e00-\u9fff]", between)
+    return f"{left} {right}" if spaced else left + right
 
 
 def translate(text: Value) -> Value:
