@@ -30,10 +30,11 @@ def run(request: Request, machine: Machine) -> int:
     if not outcome.trained:
         print(training.tail(outcome.log), file=sys.stderr)
         raise RunFailed(f"{outcome.failure}. The whole log: {outcome.log}")
-    moved = weights.compare(Path(outcome.plan.model), job.trained_model(outcome.plan))
+    moved = weights.compare(Path(outcome.plan.model), job.trained_model(outcome.plan), job.still)
     print(f"weights: {moved.moved} of {moved.tensors} tensors moved, by {moved.largest:.3g} at most")
     wrong = [] if moved.all_moved else [f"{moved.tensors - moved.moved} weight tensors did not move"]
-    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), (*UNUSED, *job.idle), job.applied)
+    idle = [*job.idle, *(name for name in UNUSED if name not in job.uses)]
+    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), idle, job.applied)
     wrong += training.missing_evidence(outcome)
     for line in wrong:
         print(f"smoke.sh: {line}", file=sys.stderr)
