@@ -19,7 +19,6 @@ def run(request: Request, machine: Machine) -> int:
     """Train and check the results; raise RunFailed if anything is wrong."""
     # Not at the top, because these are in the environment that the script makes first.
     from harness import jobs, manifests, progress, summary, training, weights
-    from harness.jobs.base import UNUSED
 
     job = jobs.JOBS[request.job]
     result = request.output / "smoke.json"
@@ -33,8 +32,7 @@ def run(request: Request, machine: Machine) -> int:
     moved = weights.compare(Path(outcome.plan.model), job.trained_model(outcome.plan), job.still)
     print(f"weights: {moved.moved} of {moved.tensors} tensors moved, by {moved.largest:.3g} at most")
     wrong = [] if moved.all_moved else [f"{moved.tensors - moved.moved} weight tensors did not move"]
-    idle = [*job.idle, *(name for name in UNUSED if name not in job.uses)]
-    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), idle, job.applied)
+    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), job.pending, job.applied)
     wrong += training.missing_evidence(outcome)
     for line in wrong:
         print(f"smoke.sh: {line}", file=sys.stderr)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from harness.pins import SMALL, Pin
 
-__all__ = ["AGREED", "UNUSED", "Job", "Plan"]
+__all__ = ["AGREED", "Job", "Plan"]
 
 AGREED = r"\d+ processes agree on what is patched"
 """A line that verl-npu logs before the first step, after it has compared the processes of a job."""
-UNUSED = ("fused_kernels", "linear_attention")
+_UNUSED = ("fused_kernels", "linear_attention")
 """Features whose targets a job imports only if its `uses` names them."""
 
 
@@ -53,7 +53,7 @@ class Job:
     idle: tuple[str, ...] = ()
     """Features whose targets the job never imports, so that they may be pending in all processes."""
     uses: tuple[str, ...] = ()
-    """Features of UNUSED that must be applied."""
+    """Features of _UNUSED that must be applied."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the job, unless the user has set them."""
     evidence: str = ""
@@ -79,6 +79,11 @@ class Job:
     processes: Callable[[int], int] = lambda npus: npus + 2
     """The number of processes that write a manifest, by the number of NPUs. Ray adds the driver and the task
     runner."""
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """The features that may be pending in all processes."""
+        return (*self.idle, *(name for name in _UNUSED if name not in self.uses))
 
     @property
     def label(self) -> str:
