@@ -54,10 +54,11 @@ def _load(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def compare(before: Path, after: Path) -> Movement:
+def compare(before: Path, after: Path, still: str = "$^") -> Movement:
     """Compare two saved models; raise RunFailed if names or shapes differ, or a number is not finite.
 
-    A model trained with LoRA is saved with peft's names. Its adapter must have moved, and its base weights must not.
+    Tensors that match the pattern `still` need not move, and are not counted. A model trained with LoRA is saved with
+    peft's names. Its adapter must have moved, and its base weights must not.
     """
     old, new = _load(before), _load(after)
     if any(_ADAPTER in name for name in new):
@@ -69,7 +70,9 @@ def compare(before: Path, after: Path) -> Movement:
         now = new[name].to(torch.float32)
         if now.shape != was.shape or not bool(torch.isfinite(now).all()):
             raise RunFailed(f"weights: {name}: expected finite numbers of shape {tuple(was.shape)}")
+        if re.search(still, name):
+            continue
         distance = float((now - was.to(torch.float32)).abs().max())
         moved += distance > 0
         largest = max(largest, distance)
-    return Movement(tensors=len(old), moved=moved, largest=largest)
+    return Movement(tensors=sum(not re.search(still, name) for name in old), moved=moved, largest=largest)
