@@ -1,8 +1,8 @@
 """KIND DTYPE STRATEGY PARALLEL FAULT FOLDER: the layers of verl's own FSDP or Megatron engine on two virtual NPUs beside
 transformers', which answers with a cache; prints one line of JSON.
 
-PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism. FAULT is none, weight, a stale one, or a change
-of the trainer's configuration."""
+PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, experts are divided among the ranks.
+FAULT is none, weight, a stale one, or a change of the trainer's configuration."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def main() -> None:
     # Flash attention takes packed rows only.
     packed = dtype == "bfloat16"
     trainer = {"strategy": strategy, "ranks": 2, "ulysses": int(parallel), "remove_padding": packed}
-    megatron = {"tensor_model_parallel_size": int(parallel), "vanilla_mbridge": True}
-    asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": megatron}
+    experts = 2 // int(parallel) if kind == "qwen3_moe" else 1
+    sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}
+    asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": {**sizes, "vanilla_mbridge": True}}
     (folder / "ask.json").write_text(json.dumps(asked))
     engine = generated(copy.deepcopy(model), asked["prompts"], NEW, TEMPERATURE)
     found = compare(model, trained(folder, asked, engine.batch, model), engine, temperature=TEMPERATURE)
