@@ -80,7 +80,11 @@ def main(folder: Path) -> None:
         {
             "input_ids": nested(tokens),
             "position_ids": nested([torch.arange(len(each)) for each in tokens]),
-            "loss_mask": nested([torch.ones(len(each)) for each in tokens]),
+            # As in verl's trainer, it has a column for each token of the longest answer.
+            "loss_mask": torch.nn.utils.rnn.pad_sequence(
+                [torch.ones(len(each) - given["prompts"][row]) for row, each in zip(rows, tokens, strict=True)],
+                batch_first=True,
+            ),
         },
         {
             "temperature": asked["settings"]["temperature"],
