@@ -415,8 +415,9 @@ def _narrower(search: _Search) -> Cause | None:
     made = made[search.judgement.beyond]
     for dtype in (torch.bfloat16, torch.float16):
         alike = float((made.to(dtype).to(made.dtype) == made).double().mean())
-        if made.dtype != dtype and alike > 0.99:
-            said, share = f"{dtype} instead of {made.dtype}".replace("torch.", ""), search.judgement.tokens
+        own = search.recording.dtype
+        if own != dtype and alike > 0.99:
+            said, share = f"{dtype} instead of {own}".replace("torch.", ""), search.judgement.tokens
             return Cause(Reason.DTYPE, said if share > 0.99 else f"{said}, for {share:.0%} of the tokens")
     return None
 

@@ -72,8 +72,8 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
             return training.trained(folder, asked, batch, model), said, notes
         except RuntimeError as error:
             notes.append(f"{said}: transformers takes its place ({str(error)[-200:]})")
-    elif asked["trainer"]["strategy"].startswith("fsdp"):
-        notes.append("FSDP: this verl has no engine for it, so transformers computes on one NPU")
+    else:
+        notes.append(f"{asked['trainer']['strategy']}: this verl has no engine for it: transformers takes its place")
     temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
     try:
         return record(_load(asked, model.dtype, attention).to(device), batch, temperature), said, notes

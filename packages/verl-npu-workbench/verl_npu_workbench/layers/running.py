@@ -18,7 +18,7 @@ from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
-from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEGY
+from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEGY, size
 from ..jobs.settings import Settings
 from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
@@ -26,6 +26,7 @@ from . import ASK, RESULT
 
 _LENGTHS, _NEW, _LONGEST = (7, 20, 100), 12, 256
 SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+_MEGATRON = f"{ACTOR}.megatron"
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -87,7 +88,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "top_k": settings.whole(f"{ROLLOUT}.top_k", -1),
         "top_p": settings.number(f"{ROLLOUT}.top_p", 1.0),
     }
-    parallel = max(1, settings.whole(f"{ROLLOUT}.tensor_model_parallel_size", 1))
+    parallel = size(settings, f"{ROLLOUT}.tensor_model_parallel_size")
     npus = _npus()
     if parallel > npus:
         notes.append(
@@ -100,15 +101,6 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         parallel = 1
     if not settings.truth(f"{ROLLOUT}.enforce_eager"):
         notes.append(_("captured graphs: the engine runs in eager mode, because modules in graphs cannot be recorded"))
-    strategy = settings.text(STRATEGY) or "fsdp"
-    if not strategy.startswith("fsdp"):
-        notes.append(_("the trainer {strategy}: transformers computes on one NPU").format(strategy=strategy))
-    asked = max(1, settings.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1))
-    ulysses = min(npus, asked)
-    if ulysses < asked:
-        notes.append(
-            _("Ulysses sequence parallelism {asked}: computed with {ulysses}").format(asked=asked, ulysses=ulysses)
-        )
     mode = settings.text(f"{ROLLOUT}.logprobs_mode")
     engine = {
         "model": str(path),
@@ -133,15 +125,41 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         },
         "prompts": [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS],
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
-        "trainer": {
-            "strategy": strategy,
-            # Each group of ranks needs a prompt of its own.
-            "ranks": min(npus // ulysses, len(_LENGTHS)) * ulysses,
-            "ulysses": ulysses,
-            "remove_padding": settings.truth(PACKED) or settings.get(PACKED) is None,
-            "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
-        },
+        "trainer": _trainer(settings, npus, notes),
         "weights": {},
+    }
+
+
+def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
+    strategy, overrides = settings.text(STRATEGY) or "fsdp", f"{_MEGATRON}.override_transformer_config"
+    # With Megatron, the ranks of a tensor-parallel group share their rows, and with Ulysses each has some.
+    name, key = (
+        ("tensor parallelism", f"{_MEGATRON}.tensor_model_parallel_size")
+        if strategy == "megatron"
+        else ("Ulysses sequence parallelism", f"{ACTOR}.ulysses_sequence_parallel_size")
+    )
+    shared = min(npus, size(settings, key))
+    # Each group of ranks needs a prompt of its own.
+    groups = min(npus // shared, len(_LENGTHS))
+    asked = size(settings, f"{_MEGATRON}.expert_model_parallel_size") if strategy == "megatron" else 1
+    experts = max(each for each in range(1, groups + 1) if groups % each == 0 and each <= asked)
+    for said, wanted, used in ((name, size(settings, key), shared), ("expert parallelism", asked, experts)):
+        if used < wanted:
+            notes.append(_("the trainer's {name} {asked}: computed with {used}").format(name=said, asked=wanted, used=used))
+    return {
+        "strategy": strategy,
+        "ranks": groups * shared,
+        "ulysses": shared,
+        "remove_padding": settings.truth(PACKED) or settings.get(PACKED) is None,
+        "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
+        "megatron": {
+            "tensor_model_parallel_size": shared,
+            "expert_model_parallel_size": experts,
+            "vanilla_mbridge": settings.truth(f"{_MEGATRON}.vanilla_mbridge"),
+            "override_transformer_config": {
+                each.rpartition(".")[2]: settings.get(each) for each in settings.directly_in(overrides)
+            },
+        },
     }
 
 

@@ -1,14 +1,18 @@
-"""KIND DTYPE STRATEGY ULYSSES FAULT FOLDER: the layers of verl's own FSDP engine on two virtual NPUs beside
-transformers', which answers with a cache; prints one line of JSON. FAULT is none, or weight, a stale one."""
+"""KIND DTYPE STRATEGY PARALLEL FAULT FOLDER: the layers of verl's own FSDP or Megatron engine on two virtual NPUs beside
+transformers', which answers with a cache; prints one line of JSON.
+
+PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, experts are divided among the ranks.
+FAULT is none, weight, a stale one, or a change of the trainer's configuration."""
 
 from __future__ import annotations
 
 import copy
 import json
+import shutil
 import sys
 from pathlib import Path
 
-from vllm_ascend_layers import NEW, ask, spoil
+from vllm_ascend_layers import NEW, OVERRIDES, ask, spoil
 from vllm_ascend_tokens import make
 
 TEMPERATURE = 0.7
@@ -23,22 +27,26 @@ def main() -> None:
     from verl_npu_workbench.layers.report import content
     from verl_npu_workbench.layers.training import trained
 
-    kind, dtype, strategy, ulysses, fault = sys.argv[1:6]
+    kind, dtype, strategy, parallel, fault = sys.argv[1:6]
     folder, torch_dtype = Path(sys.argv[6]), getattr(torch, dtype)
     torch.set_num_threads(1)
-    made, served = folder / "model", folder / "served"
+    made, served = folder / "model", folder / ("model" if fault == "none" else "served")
     make(kind, made)
     AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).save_pretrained(made)
     model = AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).eval()
     if fault == "weight":
         spoil(made, served)
-    asked = ask(model, served if fault == "weight" else made, dtype, 1, "none")
+    elif fault != "none":
+        model.config.__class__.from_pretrained(made, **OVERRIDES[fault]).save_pretrained(shutil.copytree(made, served))
+    asked = ask(model, served, dtype, 1, "none")
     asked["attention"] = "flash_attention_2" if dtype == "bfloat16" else "sdpa"
     asked["settings"] = {"temperature": TEMPERATURE}
     # Flash attention takes packed rows only.
     packed = dtype == "bfloat16"
-    trainer = {"strategy": strategy, "ranks": 2, "ulysses": int(ulysses), "remove_padding": packed}
-    asked["trainer"] = {**trainer, "model_dtype": "fp32"}
+    trainer = {"strategy": strategy, "ranks": 2, "ulysses": int(parallel), "remove_padding": packed}
+    experts = 2 // int(parallel) if kind == "qwen3_moe" else 1
+    sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}
+    asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": {**sizes, "vanilla_mbridge": True}}
     (folder / "ask.json").write_text(json.dumps(asked))
     engine = generated(copy.deepcopy(model), asked["prompts"], NEW, TEMPERATURE)
     found = compare(model, trained(folder, asked, engine.batch, model), engine, temperature=TEMPERATURE)
