@@ -72,6 +72,13 @@ def test_what_hydra_refuses_is_one_line_that_names_it(tree: Path, override: str,
     assert "\n" not in str(error.value)
 
 
+def test_a_configuration_in_a_package_that_is_not_here_is_not_judged(tree: Path) -> None:
+    """The package may be installed where the job runs."""
+    with pytest.raises(JobSettingError, match="no package elsewhere, which hydra.searchpath names") as error:
+        compose(trainer(tree, "actor=none", "hydra.searchpath=[pkg://elsewhere.config]"), tree)
+    assert error.value.subject == "the configuration of verl.trainer.main_small"
+
+
 def test_a_dollar_that_is_missing_shows_in_the_settings(tree: Path) -> None:
     """`nnodes={NNODES:-1}` is a dictionary to Hydra."""
     values = compose(trainer(tree, "trainer.nnodes={NNODES:-1}"), tree).settings.values

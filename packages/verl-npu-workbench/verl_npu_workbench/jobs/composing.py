@@ -6,7 +6,9 @@ Hydra keeps global state and looks for configurations relative to the working di
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import sys
 from typing import Any  # Hydra and OmegaConf hand out what they have no types for.
 
@@ -27,7 +29,8 @@ def main() -> int:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # The message of a parser's error does not name the override.
         override = getattr(error, "override", None)
-        json.dump({"error": f"{override}: {error}" if override else str(error)}, answer)
+        said = {"error": f"{override}: {error}" if override else str(error)}
+        json.dump({**said, "lacking": _lacking(request["overrides"])}, answer)
         return 0
     values: dict[str, object] = {}
     interpolations: dict[str, str] = {}
@@ -37,6 +40,15 @@ def main() -> int:
     content = {"values": values, "interpolations": interpolations, "dangling": dangling, "config": written}
     json.dump(content, answer, default=str)
     return 0
+
+
+def _lacking(overrides: list[str]) -> str:
+    """Return the first package that `hydra.searchpath` names and that is not installed here. Hydra skips it."""
+    for override in overrides:
+        for name in re.findall(r"pkg://(\w+)", override) if "hydra.searchpath" in override else ():
+            if importlib.util.find_spec(name) is None:
+                return str(name)
+    return ""
 
 
 def _flatten(

@@ -24,6 +24,8 @@ _ROLLOUTS = Target("verl.workers.rollout.base", "get_rollout_class")
 _DTYPE = Target("verl.utils.torch_dtypes", "PrecisionType.to_dtype")
 _REWARDS = "reward_manager.registry"
 _TRACKING = Target("verl.utils.tracking", "Tracking")
+_ENGINES = Target("verl.checkpoint_engine.base", "CheckpointEngineRegistry.new")
+_PARSERS = Target("verl.experimental.agent_loop.tool_parser", "ToolParser.get_tool_parser")
 _CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
 _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
@@ -99,6 +101,10 @@ def _look_ups(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, T
         method = Target(_WORKERS.module, f"{_WORKERS.qualname}.{add}")
         yield f"{role}.strategy", method, [instance(_WORKERS, {}), section(settings)]
     yield by_name("trainer.logger", _TRACKING, UNKNOWN, UNKNOWN)
+    if not settings.text(f"{ROLLOUT}.checkpoint_engine.custom_backend_module"):
+        yield by_name(f"{ROLLOUT}.checkpoint_engine.backend", _ENGINES)
+    if settings.text(f"{ROLLOUT}.agent.default_agent_loop") == "tool_agent":
+        yield f"{ROLLOUT}.multi_turn.format", _PARSERS, [settings.get(f"{ROLLOUT}.multi_turn.format"), UNKNOWN]
     yield ENGINE, _ROLLOUTS, [settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"]
 
 
