@@ -151,6 +151,11 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "choices",
         "Unknown tool parser: hermess",
     ),
+    "a rollout that does not divide the NPUs": (
+        {f"{ROLLOUT}.tensor_model_parallel_size": 3},
+        "validation",
+        "is not divisible by",
+    ),
     "micro-batches that do not divide a rank's share": (
         {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5},
         "batches",

@@ -299,12 +299,18 @@ class _Reading:
     def _forget(self, node: ast.AST, names: Names) -> bool:
         """Mark as unknown everything that a statement may change. Return True if the statement may return."""
         inside = list(ast.walk(node))
-        calls = [each.func for each in inside if isinstance(each, ast.Call)]
-        changing = [func for func in calls if not (isinstance(func, ast.Attribute) and func.attr == "get")]
+        calls = [each for each in inside if isinstance(each, ast.Call)]
+        functions = [each.func for each in calls]
+        changing = [func for func in functions if not (isinstance(func, ast.Attribute) and func.attr == "get")]
         called = {id(part) for func in changing for part in ast.walk(func)}
-        read = {
-            id(each.value) for each in inside if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load)
-        }
+        # A frozen dataclass sets its attributes in this way.
+        set_ones = [
+            each.args for each in calls if ast.unparse(each.func) == "object.__setattr__" and len(each.args) == 3
+        ]
+        # What is stored in an attribute is bound below.
+        read = {id(each.value) for each in inside if isinstance(each, ast.Attribute)} | {id(of) for of, *_ in set_ones}
+        for of, name, _value in set_ones:
+            self._bind(ast.Attribute(of, getattr(name, "value", "")), UNKNOWN, names)
         for each in inside:
             match each:
                 case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
@@ -314,7 +320,11 @@ class _Reading:
                         names[name] = UNKNOWN
                         self._forget(inner.node, names)
                 case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), _Object | dict):
-                    if id(each) in called or id(each) not in read:
+                    if id(each) not in read:
+                        self._change(name, names)
+                    elif id(each) in called and isinstance(known := names[name], _Object):
+                        self._forget_state(known)
+                    elif id(each) in called:
                         self._change(name, names)
                 case (
                     ast.Name(id=name, ctx=ast.Store() | ast.Del())
@@ -333,6 +343,32 @@ class _Reading:
             known.attributes.clear()
         elif isinstance(known, dict | _Section):
             names[name] = UNKNOWN
+
+    def _forget_state(self, changed: _Object) -> None:
+        """Mark as unknown the attributes of an object, or the parts of them, that one of its methods may have
+        changed."""
+        for name, value in [*changed.attributes.items()]:
+            for part in self._assigned_parts(changed.of, name):
+                if part and isinstance(value, _Section):
+                    value.values[value.full(part)] = UNKNOWN
+                else:
+                    changed.attributes.pop(name, None)
+            if not isinstance(value, _Section | str | int | None):
+                changed.attributes.pop(name, None)
+
+    def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
+        """Return the parts of an attribute to which the methods of a class assign, except `__init__`. The attribute
+        itself is an empty text."""
+
+        def find() -> list[str]:
+            classes = (node for each in self._resolution_order(of) for node in self.tree.nodes(each))
+            members = (each for node in classes for each in getattr(node, "body", ()))
+            inside = (each for node in members if getattr(node, "name", "") != "__init__" for each in ast.walk(node))
+            stores = (ast.unparse(each) for each in inside if isinstance(getattr(each, "ctx", None), ast.Store))
+            found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in stores)
+            return [each[1] or "" for each in found if each]
+
+        return self.tree.recall(("assigned", of, name), find)
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         match target:
@@ -660,9 +696,11 @@ class _Reading:
                 case [ast.FunctionDef() as node] if _is_class_method(node):
                     return self._within(each.module, each).body(node, [_Class(line[0]), *args], given)
             break
-        for given_one in (owner, *args):
-            if isinstance(given_one, _Object):
-                given_one.attributes.clear()
+        if owner is not None:
+            self._forget_state(owner)
+        for argument in args:
+            if isinstance(argument, _Object):
+                argument.attributes.clear()
         raise _Unknown
 
     def _within(self, module: str, within: Target | None) -> _Reading:
@@ -727,7 +765,9 @@ class _Reading:
     def _is_whole(self, target: Target) -> bool:
         """Tell whether a class is a dataclass, and all its base classes that may have fields are known."""
         for node in self.tree.nodes(target):
-            if not isinstance(node, ast.ClassDef) or not any("dataclass" in ast.unparse(by) for by in node.decorator_list):
+            if not isinstance(node, ast.ClassDef) or not any(
+                "dataclass" in ast.unparse(by) for by in node.decorator_list
+            ):
                 return False
             if len(self._bases(target)) < sum(ast.unparse(base) != "collections.abc.Mapping" for base in node.bases):
                 return False

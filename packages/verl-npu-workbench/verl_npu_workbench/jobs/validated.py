@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .asserted import UNKNOWN, field_types, instance, refused, refused_sections, returned, section
-from .keys import ACTOR, CRITIC, ENGINE, ESTIMATOR, REFERENCE, ROLES, ROLLOUT, has_critic, has_reference
+from .keys import ACTOR, CRITIC, ENGINE, ESTIMATOR, REFERENCE, ROLES, ROLLOUT, has_critic, has_reference, is_megatron
 from .settings import Settings
 
 _ALGORITHMS = "verl.trainer.ppo.core_algos"
@@ -29,6 +29,7 @@ _PARSERS = Target("verl.experimental.agent_loop.tool_parser", "ToolParser.get_to
 _CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
 _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
+_ENGINE_WORKER = Target("verl.workers.engine_workers", "ActorRolloutRefWorker")
 _LEGACY = "trainer.use_legacy_worker_impl"
 _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "float | None")
 
@@ -108,6 +109,22 @@ def _look_ups(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, T
     yield ENGINE, _ROLLOUTS, [settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"]
 
 
+def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors that a worker raises when it builds the actor and its side of the rollout."""
+    worker, method = _ENGINE_WORKER, "init_model"
+    if _is_legacy(settings, tree):
+        module = "megatron_workers" if is_megatron(settings) else "fsdp_workers"
+        worker, method = Target(f"verl.workers.{module}", worker.qualname), "_build_rollout"
+    known = {"config": section(settings, ROLES), "role": "actor_rollout", "world_size": npus}
+    for said in refused(Target(worker.module, f"{worker.qualname}.{method}"), [instance(worker, known)], tree):
+        yield Refusal(ROLES, said)
+
+
+def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
+    """Tell whether the trainer starts the workers that verl had before its engines."""
+    return settings.text(_LEGACY) in ("auto", "enable") or not tree.nodes(_ENGINE_WORKER)
+
+
 def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that workers raise when they divide a mini-batch among ranks, and a rank's share into
     micro-batches."""
@@ -115,7 +132,7 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
     if not ranks or batch <= 0 or ESTIMATOR not in settings:
         return
-    if settings.text(_LEGACY) in ("auto", "enable"):
+    if _is_legacy(settings, tree):
         if settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
             return
         known = dict.fromkeys(("self.device_mesh.size()", "torch.distributed.get_world_size()"), npus)
