@@ -156,6 +156,18 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "validation",
         "is not divisible by",
     ),
+    "a checkpoint to continue from that is not named": (
+        {"trainer.resume_mode": "resume_path"},
+        "validation",
+        "resume ckpt must be str type",
+    ),
+    "a checkpoint that is none of a step": (
+        {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/checkpoints/actor"},
+        "validation",
+        "resume ckpt must specify the global_steps",
+    ),
+    "a field that a model lacks": ({f"{MODEL}.gradient_checkpoint": True}, "validation", "'gradient_checkpoint'"),
+    "a rate of an estimator that is a word": ({"algorithm.gamma": "one"}, "empty", "the text 'one'"),
     "micro-batches that do not divide a rank's share": (
         {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5},
         "batches",

@@ -94,11 +94,15 @@ def _choices(script: Script) -> _Refusals:
 
 def _validation(script: Script) -> _Refusals:
     settings, sources = script.settings, script.sources
+    # A recipe with workers of its own may make no objects of the sections.
+    make = error if script.trainer.module.startswith("verl.") or _starts_workers(script) else warning
     for each in validated.section_refusals(settings, trained_roles(script), sources):
-        yield error, each
+        yield make, each
     # Trainers that stream samples have no train_batch_size.
     for each in validated.validation_refusals(settings, sources) if settings.whole(BATCH) > 0 else ():
         yield _validation_severity(script), each
+    if script.trainer.module == "verl.trainer.main_ppo":
+        yield from ((error, each) for each in validated.resumption_refusals(settings, sources))
     # The actor's worker does not build a rollout with separate NPUs.
     builds = _starts_workers(script) and script.npus > 0 and not (is_separate(settings) or rollout_npus(settings))
     names = {each.message for each in validated.name_refusals(settings, (), sources)} if builds else ()

@@ -13,12 +13,25 @@ from dataclasses import dataclass
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .asserted import UNKNOWN, field_types, instance, refused, refused_sections, returned, section
-from .keys import ACTOR, CRITIC, ENGINE, ESTIMATOR, REFERENCE, ROLES, ROLLOUT, has_critic, has_reference, is_megatron
+from .keys import (
+    ACTOR,
+    CRITIC,
+    ENGINE,
+    ESTIMATOR,
+    MODEL,
+    REFERENCE,
+    ROLES,
+    ROLLOUT,
+    has_critic,
+    has_reference,
+    is_megatron,
+)
 from .settings import Settings
 
 _ALGORITHMS = "verl.trainer.ppo.core_algos"
 _KL = Target(_ALGORITHMS, "kl_penalty")
 _VALIDATION = (Target("verl.utils.config", "validate_config"), Target("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"))
+_V1_TRAINER = Target("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")
 _CRITIC = Target("verl.trainer.ppo.utils", "need_critic")
 _ROLLOUTS = Target("verl.workers.rollout.base", "get_rollout_class")
 _DTYPE = Target("verl.utils.torch_dtypes", "PrecisionType.to_dtype")
@@ -58,9 +71,18 @@ def validation_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusa
     yield from (Refusal(ROLES, each) for each in said)
 
 
+def resumption_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors with which the trainer refuses to continue from a checkpoint."""
+    later = tree.nodes(_V1_TRAINER) and settings.truth("trainer.use_v1")
+    trainer = _V1_TRAINER if later else _VALIDATION[1]
+    made = instance(trainer, {"config": section(settings)})
+    for said in refused(Target(trainer.module, f"{trainer.qualname}._load_checkpoint"), [made], tree):
+        yield Refusal("trainer.resume_from_path", said)
+
+
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that upstream raises when it instantiates classes from the sections."""
-    for key, said in refused_sections(settings, [*roles, ROLLOUT], tree):
+    for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL], tree):
         yield Refusal(key, said)
 
 
