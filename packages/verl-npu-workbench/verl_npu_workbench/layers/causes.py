@@ -20,6 +20,7 @@ import torch
 from verl_npu.features.weight_sync.engines.proof import Expected, explain, head_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
+from . import CHUNKS, GRAPHS, PREFIX
 from .judging import Judgement, Pair, Verdict, judge_one
 from .recording import HEAD, QUERY, Recording, prefix_of
 from .reference import Kind, Operator, Reference, causal
@@ -44,9 +45,9 @@ class Reason(str, Enum):
     ROUTING = "routing of experts"
     TEMPERATURE = "temperature"
     FILTER = "top-k or top-p"
-    CHUNKS = "chunked prefill"
-    PREFIX = "prefix cache"
-    GRAPHS = "graphs"
+    CHUNKS = CHUNKS
+    PREFIX = PREFIX
+    GRAPHS = GRAPHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def cause_of(
     `reruns` are recordings of the engine with one of its settings exchanged.
     """
     for reason, again in (reruns or {}).items():
-        if not judge_one(judgement.operator, again, pair).is_bad:
+        if not judge_one(judgement.operator, again, pair.on(again.batch)).is_bad:
             return Cause(reason, f"without {reason.value}, this operator is as expected")
     search = _Search(judgement, recording, pair, sampling or Sampling())
     for candidates in _CANDIDATES.get(judgement.operator.kind, (_weights,)):

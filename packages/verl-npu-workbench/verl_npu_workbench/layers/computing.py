@@ -18,7 +18,7 @@ from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from ..simulation.rollout.model import own_modules
 from . import ANSWERS, ASK, RESULT, training
-from .causes import Sampling
+from .causes import Reason, Sampling
 from .comparing import compare
 from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
 from .report import content
@@ -47,7 +47,12 @@ def main(words: list[str]) -> None:
         else generated(model, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     )
     trainer, said, notes = _trained(folder, asked, engine.batch, model)
-    made = compare(model, trainer, engine, sampling, temperature=temperature)
+    again = {
+        each: read_beside(folder / each.value, dtype, model)
+        for each in Reason
+        if (folder / each.value / ANSWERS).exists()
+    }
+    made = compare(model, trainer, engine, sampling, again, temperature, again.pop(Reason.GRAPHS, None))
     result = {"trainer": said, **content(made, notes)}
     (folder / RESULT).write_text(json.dumps(result, indent=2))
 

@@ -55,6 +55,10 @@ class Batch:
         rows = {place: row for row, place in enumerate(self.places())}
         return torch.tensor([rows[place] for place in self.answers()])
 
+    def until(self, place: Place) -> tuple[int, ...]:
+        """Return the tokens of a sequence up to a place."""
+        return self.tokens[place[0]][: place[1] + 1]
+
     def inputs(self) -> torch.Tensor:
         """Return the tokens at `places`."""
         return torch.tensor([self.tokens[row][at] for row, at in self.places()])
@@ -139,8 +143,11 @@ class Recorder:
             stacked = torch.cat([rows for _, rows in taken])
             # A preempted request is computed twice.
             rows = {place: row for row, place in enumerate(place for places, _ in taken for place in places)}
-            if all(place in rows for place in wanted):
-                values[name] = stacked[[rows[place] for place in wanted]]
+            # A cached prefix is computed only for the first request that has it.
+            cached = {batch.until(place): row for place, row in rows.items() if place is not None}
+            found = [rows.get(place, cached.get(batch.until(place))) for place in wanted]
+            if None not in found:
+                values[name] = stacked[found]
         return Recording(batch, dtype, values, held)
 
 

@@ -127,7 +127,6 @@ class Reference:
 
     def __init__(self, model: Any, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> None:
         self.dtype = dtype
-        self.batch = batch
         self.conditions = Conditions(temperature)
         self.model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         # The trainer's classes may be patched, and its attention may be watched.
@@ -142,8 +141,18 @@ class Reference:
         # In transformers 5, the other implementations of experts have no float64.
         self.model.config._experts_implementation = "eager"
         self.decoder = self.model.get_submodule(prefix_of(self.model).rstrip("."))
+        self._read(batch)
+
+    def _read(self, batch: Batch) -> None:
+        self.batch = batch
         self.rows = torch.tensor([row for row, _ in batch.places()])
         self.places = torch.tensor([at for _, at in batch.places()])
+
+    def on(self, batch: Batch) -> Reference:
+        """Return a reference for another batch, with the same model."""
+        other = copy.copy(self)
+        other._read(batch)
+        return other
 
     def module(self, name: str) -> Any:
         """Return a module by its name below the decoder, or the head."""

@@ -1,14 +1,14 @@
 """Records the parts of a model in vLLM: FOLDER, with the file `ask.json`.
 
-The engine runs in eager mode, because modules call no hooks in captured graphs. The recording is written into FOLDER,
-one file for each rank, and one with the answers.
+The recording is written into FOLDER, one file for each rank, and one with the answers. With captured graphs, it has
+only the outputs.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -44,37 +44,56 @@ class LayerRecorder:
         """Record from now on."""
         runner, recorder, numbers = self.model_runner, Recorder(), dict[str, int]()
         run = getattr(runner, _RUN)
-        model = runner.get_model() if hasattr(runner, "get_model") else runner.model
-        scheduled: list[Any] = []
+        stack = ExitStack()
+        stack.enter_context(recorded(_model(runner), recorder))
 
         def execute(batch: Any, *args: Any, **named: Any) -> Any:
-            scheduled[:] = [batch]
+            model = runner.model
+            runner.model = _Watched(
+                model, recorder, lambda: _rows(runner.input_batch, batch.num_scheduled_tokens, numbers)
+            )
             try:
                 return run(batch, *args, **named)
             finally:
-                scheduled.clear()
+                runner.model = model
                 recorder.begin(())
 
-        def before(module: object, args: object, named: object) -> None:
-            if scheduled:
-                recorder.begin(*_rows(runner.input_batch, scheduled[0].num_scheduled_tokens, numbers))
-
         runner.__dict__[_RUN] = execute
-        stack = ExitStack()
-        stack.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
-        stack.enter_context(recorded(model, recorder))
         # Hooks end with the context.
         self._layers, self._hooks = recorder, stack
 
     def save_layers(self, folder: str, tokens: list[list[int]], prompts: list[int]) -> None:
         """Write what was recorded, and the weights that are not the trainer's."""
         batch = Batch(tuple(map(tuple, tokens)), tuple(prompts))
-        model = self.model_runner.model
+        model = _model(self.model_runner)
         made = self._layers.recording(batch, self.model_runner.model_config.dtype)
         asked = json.loads(Path(folder, ASK).read_text())
         weights = dict(_differing(layouts_of(model), asked["weights"])) if asked["tensor_parallel"] == 1 else {}
         own = int(getattr(self, "rank", 0))
         torch.save({"values": dict(made.values), "weights": weights}, Path(folder, f"rank-{own}.pt"))
+
+
+def _model(runner: Any) -> Any:
+    """Return a runner's model without the wrapper that replays graphs."""
+    return runner.get_model() if hasattr(runner, "get_model") else runner.model
+
+
+class _Watched:
+    """A model, also one in graphs, whose modules call no hooks. Its output is that of the last norm."""
+
+    def __init__(
+        self, model: Any, recorder: Recorder, rows: Callable[[], tuple[list[Place | None], list[Place | None]]]
+    ) -> None:
+        self._model, self._recorder, self._rows = model, recorder, rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        self._recorder.begin(*self._rows())
+        made = self._model(*args, **named)
+        self._recorder.add("norm:out", made)
+        return made
 
 
 def _rows(
