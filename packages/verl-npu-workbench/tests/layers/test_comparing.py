@@ -20,7 +20,7 @@ from verl_npu_workbench.layers.running import compare_layers, lines_of
 from verl_npu.errors import RolloutError
 
 from .faults import OUTPUTS
-from .models import BATCH, answer, make, only
+from .models import BATCH, WITH_PICTURES, answer, make, only
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 
@@ -59,7 +59,7 @@ def test_numbers_are_those_of_two_probabilities() -> None:
     assert found.effective == pytest.approx(9 / 10)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe", *WITH_PICTURES])
 def test_an_engine_with_a_cache_is_as_expected(kind: str) -> None:
     model = make(kind)
     model.config._attn_implementation = "sdpa"

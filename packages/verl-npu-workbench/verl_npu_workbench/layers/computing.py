@@ -58,10 +58,12 @@ def main(words: list[str]) -> None:
 
 
 def _load(asked: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    path = asked["engine"]["model"]
-    return AutoModelForCausalLM.from_pretrained(path, torch_dtype=dtype, attn_implementation=attention).eval()
+    path, pictures = asked["engine"]["model"], AutoModelForImageTextToText
+    kind = type(AutoConfig.from_pretrained(path))
+    auto = pictures if kind in pictures._model_mapping else AutoModelForCausalLM
+    return auto.from_pretrained(path, torch_dtype=dtype, attn_implementation=attention).eval()
 
 
 def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> tuple[Recording, str, list[str]]:

@@ -27,7 +27,7 @@ from .comparing import compare, numbers
 from .computing import generated
 from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
 from .report import content
-from .running import SUPPORTED, lines_of
+from .running import IN_JOBS, lines_of
 
 # verl's objects, which have no types.
 Worker: TypeAlias = Any
@@ -93,8 +93,8 @@ def _said_why_not(worker: Worker) -> bool:
     why = ""
     if settings.name != NAME or not hasattr(worker.rollout, "engine"):
         why = f"the engine {settings.name} in mode {settings.mode} cannot be recorded within a job"
-    elif kind not in SUPPORTED:
-        why = f"expected a model of type {', '.join(SUPPORTED)}; found {kind}"
+    elif kind not in IN_JOBS:
+        why = f"expected a model of type {', '.join(IN_JOBS)}; found {kind}"
     elif worker._is_lora:
         why = "the trainer has a LoRA adapter"
     elif worker.config.actor.get("ulysses_sequence_parallel_size", 1) > 1:

@@ -26,7 +26,8 @@ QUERY, KEY, VALUE, ATTENTION = "query", "key", "value", "attention"
 HEAD, LOGPROBS = "lm_head", "logprobs"
 _RECORDED = re.compile(
     r"embed_tokens|norm|lm_head|logits_processor|"
-    r"layers\.\d+\.(\w+norm|self_attn|mlp|self_attn\.(\w+norm|\w+_proj\w*|attn)|mlp\.(\w+_proj|gate))"
+    r"layers\.\d+\.(\w+norm|self_attn|mlp|self_attn\.(\w+norm|\w+_proj\w*|attn)|mlp\.(\w+_proj|gate)|"
+    r"linear_attn(\.\w+_proj\w*)?)"
 )
 
 
@@ -158,6 +159,8 @@ def recorded(model: Any, recorder: Recorder) -> Iterator[None]:
     with ExitStack() as stack:
         for path, module in model.named_modules():
             name = _plain(path).removeprefix(prefix)
+            # The head of a model with images is the one of its language model.
+            name = name.rpartition(".")[2] if name.endswith((".lm_head", ".logits_processor")) else name
             if _RECORDED.fullmatch(name):
                 _watch(stack, recorder, name, module)
         stack.enter_context(_attention(model, prefix, recorder))

@@ -31,7 +31,9 @@ the length of the answers, and the engine's limit."""
 _GIB = 1 << 30
 _CHUNK, _WHOLE = 64, 1024
 """The tokens that the engine computes at once with and without chunked prefill."""
-SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+IN_JOBS = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+SUPPORTED = (*IN_JOBS, "qwen2_5_vl", "qwen3_5")
+"""The model types that can be compared within a job, and by the command."""
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -127,7 +129,8 @@ def _check_memory(path: Path) -> None:
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     config = json.loads((path / "config.json").read_text())
     vocabulary = config.get("vocab_size") or config["text_config"]["vocab_size"]
-    numbers = random.Random(0)
+    numbers, special = random.Random(0), {value for key, value in config.items() if key.endswith("_token_id")}
+    tokens = [each for each in range(5, vocabulary - 5) if each not in special]
     sampling = {
         "temperature": settings.number(f"{ROLLOUT}.temperature", 1.0),
         "top_k": settings.whole(f"{ROLLOUT}.top_k", -1),
@@ -181,7 +184,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "max_num_batched_tokens": _CHUNK if chunks else _WHOLE,
         "max_num_seqs": len(_LENGTHS),
     }
-    prompts = [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS]
+    prompts = [numbers.choices(tokens, k=length) for length in _LENGTHS]
     prompts[-1][:_SHARED] = prompts[-2][:_SHARED]
     return {
         "engine": engine,
