@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from verl_npu.features.weight_sync.engines.layout import Layout, layouts_of
+from verl_npu.features.weight_sync.engines.replayed import Substitute, in_place_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from . import ANSWERS, ASK
@@ -48,15 +49,13 @@ class LayerRecorder:
         stack.enter_context(recorded(_model(runner), recorder))
 
         def execute(batch: Any, *args: Any, **named: Any) -> Any:
-            model = runner.model
-            runner.model = _Watched(
-                model, recorder, lambda: _rows(runner.input_batch, batch.num_scheduled_tokens, numbers)
-            )
-            try:
-                return run(batch, *args, **named)
-            finally:
-                runner.model = model
-                recorder.begin(())
+            def rows() -> tuple[list[Place | None], ...]:
+                return _rows(runner.input_batch, batch.num_scheduled_tokens, numbers)
+
+            with in_place_of(runner, _Watched(runner.model, recorder, rows)):
+                done = run(batch, *args, **named)
+            recorder.begin(())
+            return done
 
         runner.__dict__[_RUN] = execute
         # Hooks end with the context.
@@ -78,16 +77,12 @@ def _model(runner: Any) -> Any:
     return runner.get_model() if hasattr(runner, "get_model") else runner.model
 
 
-class _Watched:
-    """A model, also one in graphs, whose modules call no hooks. Its output is that of the last norm."""
+class _Watched(Substitute):
+    """A model that tells the recorder its rows and its output, also in graphs, whose modules call no hooks."""
 
-    def __init__(
-        self, model: Any, recorder: Recorder, rows: Callable[[], tuple[list[Place | None], list[Place | None]]]
-    ) -> None:
-        self._model, self._recorder, self._rows = model, recorder, rows
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+    def __init__(self, model: Any, recorder: Recorder, rows: Callable[[], tuple[list[Place | None], ...]]) -> None:
+        super().__init__(model)
+        self._recorder, self._rows = recorder, rows
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         self._recorder.begin(*self._rows())
