@@ -52,8 +52,11 @@ class LayerRecorder:
             def rows() -> tuple[list[Place | None], ...]:
                 return _rows(runner.input_batch, batch.num_scheduled_tokens, numbers)
 
-            with in_place_of(runner, _Watched(runner.model, recorder, rows)):
+            watched = _Watched(runner.model, recorder, rows)
+            with in_place_of(runner, watched):
                 done = run(batch, *args, **named)
+            # While a graph is replayed, a copy to the host would wait forever.
+            recorder.add("norm:out", watched.made)
             recorder.begin(())
             return done
 
@@ -78,17 +81,16 @@ def _model(runner: Any) -> Any:
 
 
 class _Watched(Substitute):
-    """A model that tells the recorder its rows and its output, also in graphs, whose modules call no hooks."""
+    """A model that tells a recorder its rows, and keeps its output: in graphs, modules call no hooks."""
 
     def __init__(self, model: Any, recorder: Recorder, rows: Callable[[], tuple[list[Place | None], ...]]) -> None:
         super().__init__(model)
-        self._recorder, self._rows = recorder, rows
+        self._recorder, self._rows, self.made = recorder, rows, None
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         self._recorder.begin(*self._rows())
-        made = self._model(*args, **named)
-        self._recorder.add("norm:out", made)
-        return made
+        self.made = self._model(*args, **named)
+        return self.made
 
 
 def _rows(
