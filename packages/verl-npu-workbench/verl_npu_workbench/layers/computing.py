@@ -29,6 +29,10 @@ def main(words: list[str]) -> None:
     """Do what the command line says."""
     step, folder = words[0], Path(words[1])
     asked = json.loads((folder / ASK).read_text())
+    # Its import brings verl-npu's patches into transformers, as in the trainer.
+    with contextlib.suppress(ImportError):
+        if step == "compare":
+            importlib.import_module("verl")
     dtype = getattr(torch, asked["engine"]["dtype"])
     model = _load(asked, dtype, "sdpa")
     if step == "prepare":
@@ -37,9 +41,6 @@ def main(words: list[str]) -> None:
         }
         (folder / ASK).write_text(json.dumps(asked))
         return
-    # Its import brings verl-npu's patches into transformers, as in the trainer.
-    with contextlib.suppress(ImportError):
-        importlib.import_module("verl")
     sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
     engine = (
         read_beside(folder, dtype, model)
