@@ -72,6 +72,35 @@ def test_an_engine_with_a_cache_is_as_expected(kind: str) -> None:
     assert abs(made.numbers.k1) < 1e-6
 
 
+def test_a_stale_weight_of_linear_attention_is_found() -> None:
+    model = make("qwen3_5")
+    other = copy.deepcopy(model)
+    other.model.language_model.layers[0].linear_attn.A_log += 0.3
+    made = compare(model, record(model, BATCH), record(other, BATCH))
+    assert made.first is not None
+    assert made.first.operator.name == "layers.0.linear_attn.delta_rule"
+    assert made.cause is not None
+    assert made.cause.said.startswith("layers.0.linear_attn.A_log: ")
+
+
+def test_the_epsilon_of_a_norm_that_adds_1_to_its_weight_is_found() -> None:
+    model = make("qwen3_5")
+    other = copy.deepcopy(model)
+    other.model.language_model.layers[0].input_layernorm.eps = 1e-4
+    made = compare(model, record(model, BATCH), record(other, BATCH))
+    assert made.cause is not None
+    assert made.cause.said == "0.0001 instead of 1e-06"
+
+
+def test_a_dropped_output_gate_is_found() -> None:
+    model = make("qwen3_5")
+    right, name = record(model, BATCH), "layers.1.self_attn"
+    values = {**right.values, f"{name}.o_proj:in": right.values[f"{name}.attention"]}
+    made = compare(model, right, Recording(BATCH, torch.float32, values))
+    assert made.first is not None
+    assert made.first.operator.name == f"{name}.gate"
+
+
 def with_a_near_tie(margin: float) -> Comparison:
     """Let the engine take the third expert for the second one, for a token whose scores are only so far apart."""
     model = make("qwen3_moe")

@@ -171,7 +171,9 @@ def _epsilons(search: _Search) -> Iterator[Cause]:
     leaf = next((each for each in ("variance_epsilon", "eps") if hasattr(search.module, each)), None)
     if leaf is None:
         return
-    name, own, weight = search.operator.name, getattr(search.module, leaf), search.module.weight.double()
+    name, own = search.operator.name, getattr(search.module, leaf)
+    # Some norms add 1 to their weight.
+    weight = search.module(torch.ones_like(search.module.weight)).double() * (1 + own) ** 0.5
     # A norm of heads has several rows for each token.
     given, made = (search.recording.values[f"{name}:{each}"].double() for each in ("in", "out"))
     given, made = given.reshape(-1, weight.numel()), made.reshape(-1, weight.numel())
