@@ -87,6 +87,10 @@ class Pair:
     def both(self) -> tuple[Reference, Reference]:
         return self.exact, self.rounded
 
+    def on(self, batch: Batch) -> Pair:
+        """Return the references for another batch, with the same models."""
+        return Pair(*(each.on(batch) for each in self.both))
+
 
 def pair_of(model: object, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> Pair:
     """Return the references for a side that computes in `dtype`, with the trainer's weights."""
