@@ -119,7 +119,8 @@ def find_kernels(heads: int, key_size: int, value_size: int) -> Operator | str:
 
 
 def missing_kernels() -> str:
-    """Return the reason why this process has no NPU kernels of flash-linear-attention. Empty if it has them."""
+    """Return the reason why this process has no NPU kernels of flash-linear-attention. The result is empty if it has
+    them."""
     try:
         gated = import_module(_ENTRY)
         module: str = gated.chunk_gated_delta_rule.__module__

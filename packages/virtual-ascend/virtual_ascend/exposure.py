@@ -56,7 +56,7 @@ def withdraw() -> None:
 
 
 def installed() -> ModuleSpec | None:
-    """Return the spec of an installed torch_npu that is not ours; None if there is none."""
+    """Return the spec of an installed torch_npu that is not ours, or None if there is none."""
     # PathFinder and not find_spec: that would ask the other finders on sys.meta_path, too.
     return PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != str(SITE)])
 

@@ -138,8 +138,8 @@ class Evidence:
 
     @cached_property
     def absence(self) -> Absence | None:
-        """The reason why the target does not exist. For an addition, the reason why its module does not exist. None if
-        it exists."""
+        """The reason why the target does not exist. For an addition, the reason why its module does not exist. The
+        value is None if it exists."""
         return self._answers.absence(self.patch.target.module if self.adds else str(self.patch.target))
 
     @cached_property
@@ -181,7 +181,7 @@ class Evidence:
 
     @cached_property
     def seems_native(self) -> bool | None:
-        """Whether upstream has the fix, according to its source. None if the source does not show it."""
+        """Whether upstream has the fix, according to its source. The value is None if the source does not show it."""
         return self.patch.retired_by.answer(self.ask)
 
     @cached_property
@@ -242,15 +242,15 @@ class Evidence:
 
     @cached_property
     def unread(self) -> str:
-        """The reason why a question about an existing subject cannot be answered. Empty if all such questions can be
-        answered."""
+        """The reason why a question about an existing subject cannot be answered. The value is empty if all such
+        questions can be answered."""
         unread = (atom.unread(self.tree) for atom in self.patch.retired_by.atoms())
         return "; ".join(dict.fromkeys(filter(None, unread)))
 
     @cached_property
     def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
-        """The first collaborator that is not here as it is at any pin, and what is here instead. None if there is
-        none."""
+        """The first collaborator that is not here as it is at any pin, and what is here instead. The value is None if
+        there is none."""
         return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
     def _changed(self, use: Collaborator) -> Found | None:

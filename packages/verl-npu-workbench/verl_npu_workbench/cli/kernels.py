@@ -191,7 +191,8 @@ def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) ->
 
 
 def show(result: report.Report) -> None:
-    """Print each kernel's verdict, the counts, and what the verdicts do not show."""
+    """Print the verdict on each kernel, the number of kernels with each verdict, and a remark about what verdicts do
+    not show."""
     of = result.request
     terminal.echo(
         _("{soc}, {compiler}; SIMULATED: no NPU and no CANN").format(soc=of.soc.value, compiler=of.toolchain.id)

@@ -129,8 +129,8 @@ def check_script(
 ) -> None:
     """Check a script against a verl, print the result, and exit.
 
-    The verl is the one in `source`, the one in the script's own source tree, or the installed one. If no sandbox is
-    possible and `unconfined` is false, only the text of the script is checked.
+    The script is checked against the verl in `source`, the verl in the script's own source tree, or the installed
+    verl. If no sandbox is possible and `unconfined` is false, only the text of the script is checked.
 
     Exit status: 0 if nothing is refused, 1 if something is refused, 2 if the script or a part of it cannot be judged.
     """

@@ -73,12 +73,12 @@ class LoggedError:
 
     @property
     def precision(self) -> Precision | None:
-        """The precision of the rule that matches; None if none does."""
+        """The precision of the rule that matches the error, or None if no rule matches."""
         return self.rule.precision if self.rule else None
 
     @property
     def name(self) -> str:
-        """The code of the rule that matches; empty if none does."""
+        """The code of the rule that matches the error. The value is empty if no rule matches."""
         return self.rule.code if self.rule else ""
 
 

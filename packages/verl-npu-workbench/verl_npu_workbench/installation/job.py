@@ -32,7 +32,7 @@ class Claim:
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        """Parse `NAME:/path`. Raises CommandError."""
+        """Parse `NAME:/path`. Raises CommandError if the text does not have this form."""
         name, _unused, path = text.partition(":")
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or not path.startswith("/"):
             raise CommandError(

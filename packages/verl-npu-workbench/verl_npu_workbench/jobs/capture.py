@@ -123,7 +123,7 @@ class Capture:
 
 
 def tree_of(script: Path) -> Path:
-    """Return the root of the source tree that a script belongs to.
+    """Return the root of the source tree to which a script belongs.
 
     The root is the nearest folder above the script that has a package `verl` or a `.git`. If there is none, it is the
     script's own folder.
@@ -135,8 +135,8 @@ def tree_of(script: Path) -> Path:
 
 
 def required_verl(script: Path) -> list[str]:
-    """Return the commands that install the verl that a script's recipe needs, from the recipe's REQUIRED_VERL.txt.
-    Empty if the script belongs to no recipe with such a file."""
+    """Return the commands that install the verl that a script's recipe needs, from the recipe's REQUIRED_VERL.txt. The
+    result is empty if the script belongs to no recipe with such a file."""
     for folder in script.resolve().parents[:2]:
         file = folder / "REQUIRED_VERL.txt"
         if file.is_file():

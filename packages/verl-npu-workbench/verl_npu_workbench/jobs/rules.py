@@ -717,7 +717,7 @@ def _task_queue(script: Script) -> Iterator[Finding]:
 
 
 def task_queue_of_engine(script: Script) -> tuple[str, str | None]:
-    """Return the variable that sets the level of the engine's task queue, and the level."""
+    """Return the name of the variable that sets the level of the engine's task queue, together with that level."""
     own = _OWN_TASK_QUEUE.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
     level = (script.environ.get(_OWN_TASK_QUEUE) if own else None) or script.environ.get(_TASK_QUEUE)
     return _OWN_TASK_QUEUE if own else _TASK_QUEUE, level

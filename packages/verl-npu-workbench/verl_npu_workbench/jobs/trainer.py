@@ -69,7 +69,7 @@ class Trainer:
         return re.search(r"generat|eval|infer|serv", self.name) is None
 
     def option(self, name: str) -> str:
-        """Return the value of one of Hydra's command-line options. Empty if it is not given."""
+        """Return the value of one of Hydra's command-line options. The result is empty if it is not given."""
         words = list(self.options)
         for index, word in enumerate(words):
             if word == name and index + 1 < len(words):
@@ -161,8 +161,8 @@ def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
 
 
 def runtime_environment(captured: Capture) -> dict[str, str] | None:
-    """Return the variables of the runtime environment with which a script submits its job. None if it submits no
-    job."""
+    """Return the variables of the runtime environment with which a script submits its job. Return None if it submits
+    no job."""
     for call in captured.calls:
         if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
             return _submitted(list(call.arguments[2:]), call.runtime)[0]

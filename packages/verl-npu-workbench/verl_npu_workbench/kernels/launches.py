@@ -79,8 +79,8 @@ def _no_launches(path: Path, found: str) -> CommandError:
 
 
 def judge(launched: Sequence[Kernel], request: Request) -> tuple[list[Judged], Mapping[str, str]]:
-    """Return the verdict on each launch, grouped by source tree, and the files that could not be read, each with the
-    reason.
+    """Return the verdicts on the launches, grouped by source tree. Also return the files that could not be read, with
+    the reason for each file.
 
     Raises:
         SandboxError: no sandbox can be made on this machine.

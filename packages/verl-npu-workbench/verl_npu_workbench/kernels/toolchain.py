@@ -37,8 +37,8 @@ _SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A release of triton-ascend and a release of ascendnpu-ir that are used together, and the CANN release that they
-    correspond to."""
+    """A release of triton-ascend and a release of ascendnpu-ir that are used together, and the CANN release to which
+    the two correspond."""
 
     front: str
     back: str
@@ -183,8 +183,8 @@ def _damaged(folder: Path) -> str:
 
 
 def checked(folder: Path) -> Path:
-    """Create a folder and return its path. Raise CommandError if other users can write to it, because programs in it
-    are executed."""
+    """Create a folder and return its path. Raise CommandError if other users can write to the folder, because programs
+    in the folder will be executed."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:

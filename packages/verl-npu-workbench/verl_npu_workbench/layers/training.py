@@ -23,7 +23,7 @@ BATCH = "batch.json"
 
 
 def supported(asked: dict[str, Any]) -> bool:
-    """Return whether this verl has an engine for the trainer that is asked for."""
+    """Tell whether this verl has a training engine for the trainer that is asked for."""
     try:
         return asked.get("trainer", {}).get("strategy") in ("fsdp", "fsdp2") and find_spec(_ENGINE) is not None
     except ImportError:  # verl is not installed, or cannot be imported
@@ -54,7 +54,7 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
 
 
 def main(folder: Path) -> None:
-    """Compute this rank's rows, and write them into the folder."""
+    """Compute the rows of this rank, and write them into the folder."""
     from verl.utils import tensordict_utils
     from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device
 

@@ -67,7 +67,7 @@ _STRATEGIES = ("fsdp", "fsdp2")
 
 
 def names_of(trainer: Trainer, settings: Settings) -> Names | None:
-    """Return the names of a fine-tuning trainer's settings. None if the trainer is for reinforcement learning.
+    """Return the names of a fine-tuning trainer's settings. Return None if the trainer is for reinforcement learning.
 
     Raises:
         PlanError: the trainer is neither of the two, or plans do not support its strategy or its launcher.

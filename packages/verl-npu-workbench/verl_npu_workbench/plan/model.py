@@ -52,8 +52,8 @@ PUBLISHED = tuple(
 
 
 def published(path: str) -> Published | None:
-    """Return the published model that a part of the path names. The parts are searched from last to first. None if
-    there is none."""
+    """Return the published model whose name is a part of the path. The parts are searched from last to first. Return
+    None if no part is such a name."""
     for part in reversed([part.lower().replace("_", "-") for part in re.split(r"[/\\]", path) if part]):
         for each in PUBLISHED:
             if re.search(each.pattern, part):
@@ -259,8 +259,8 @@ def main(arguments: list[str]) -> int:
 
 
 def kind_of(config: PretrainedConfig) -> Any:
-    """Return the transformers class that makes a model with this configuration, for text only or for images and
-    text."""
+    """Return the transformers class that makes a model with this configuration: a class for text only, or a class for
+    images and text."""
     import transformers
 
     if type(config) in transformers.AutoModelForCausalLM._model_mapping:

@@ -370,7 +370,8 @@ bytes."""
 
 
 class Phases:
-    """Follows a rank's growing log to find the phase, or the part of a start, that the rank is in."""
+    """Follows a rank's growing log to find the rank's current phase or, during the start of a job, the current part of
+    the start."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -378,7 +379,7 @@ class Phases:
         self._begun: list[str] = []
 
     def poll(self) -> str:
-        """Describe the phase that the rank is in."""
+        """Describe the rank's current phase."""
         for line in self._lines():
             name = line.removeprefix(SAYS)
             if name != line and name in _PHASES:
@@ -457,7 +458,8 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
-    """Return the settings for a model without weights, with those parts turned off that only a complete job has."""
+    """Return settings for a model without weights. Parts that only a complete job has are turned off in these
+    settings."""
     changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)

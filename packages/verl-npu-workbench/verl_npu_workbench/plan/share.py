@@ -91,7 +91,7 @@ class MicroBatch:
 
     @property
     def budget(self) -> int:
-        """The token budget of a dynamic micro batch, added up over all NPUs that share its sequences."""
+        """The token budget of a dynamic micro batch. It is the sum of the budgets of all NPUs that share a sequence."""
         return self.size * self.sequence_parallel
 
     def sequences(self, length: int, of: int) -> int:
@@ -241,7 +241,7 @@ def divided(
         most: the longest prompt and answer; the prompt is 0 if only the length of a whole sequence counts.
         batches: the micro batches of each phase.
         step, mini: sequences of a rank in a step, and between two steps of the optimizer.
-        padded: a note that lengths make no difference because padding is computed; empty if it is not.
+        padded: a note that lengths make no difference because padding is computed; the value is empty if it is not.
         response, prompt: lengths that the user asks for.
         measured: measured or drawn lengths.
         notes: notes for the user so far.
@@ -519,7 +519,7 @@ def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
 
 
 def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> int:
-    """Return the smallest number of sequences that still produces the largest micro batch of each phase.
+    """Return the smallest number of sequences with which each phase still has its largest micro batch.
 
     Args:
         found: the micro batches of each phase.

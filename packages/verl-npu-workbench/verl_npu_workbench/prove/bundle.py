@@ -54,7 +54,8 @@ class Proof:
 
     @property
     def verdict(self) -> Verdict:
-        """Failed if at least one stage failed, otherwise passed if at least one passed, otherwise not possible."""
+        """The verdict on the whole proof. It is *failed* if at least one stage failed, otherwise *passed* if at least
+        one stage passed, otherwise *not possible*."""
         verdicts = {stage.verdict for stage in self.stages}
         if Verdict.FAILED in verdicts:
             return Verdict.FAILED

@@ -33,7 +33,7 @@ class NotPossible(Exception):
 
 
 class Wrong(Exception):
-    """Raised when a check finds something wrong."""
+    """Raised when a check finds a fault. The message describes the fault."""
 
     def __init__(self, found: str, expected: str, figures: Figures | None = None) -> None:
         self.found, self.expected, self.figures = found, expected, figures or {}

@@ -20,7 +20,7 @@ happens."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Parallelism):
-    """The parallel sizes of the trainer and of the rollout, and the number of NPUs of each."""
+    """The parallel sizes of the trainer and of the rollout, and the number of NPUs that each of them has."""
 
     rollout_tensor: int = 1
     rollout_data: int = 1

@@ -66,8 +66,8 @@ class Watch:
         self.others = _all_threads()
 
     def exceeded(self) -> str:
-        """Describe the limit that was exceeded. Empty if none was. This method is fast enough to be called many times
-        a second."""
+        """Describe the limit that was exceeded. The result is empty if no limit was exceeded. This method is fast
+        enough to be called many times a second."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
             return _("a program that was still running after {seconds:.0f} s").format(seconds=limits.seconds)

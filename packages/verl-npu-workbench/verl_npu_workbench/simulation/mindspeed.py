@@ -138,7 +138,8 @@ def sorted_rows(
 def grouped_product(
     x: Tensors, weight: Tensors, bias: Tensors, group_list: Groups, group_type: int | None, group_list_type: int | None
 ) -> list[torch.Tensor]:
-    """Multiply groups of rows of x[0] [M,K] with weight[0] [E,K,N] -> [[M,N]]; group_type 2: columns -> [[E,M,N]].
+    """Multiply each group of rows of x[0] [M,K] with one matrix of weight[0] [E,K,N] -> [[M,N]]. With group_type 2,
+    multiply groups of columns -> [[E,M,N]].
 
     `group_list` has the ends of the groups (group_list_type 0) or their sizes (1). Source: npu_gmm in MindSpeed's
     gmm.cpp, which calls the same operator as torch_npu's npu_grouped_matmul. Raise the same RuntimeErrors.

@@ -88,7 +88,7 @@ class _Kernel:
 
 
 def reference_of(name: str, found: Sequence[str]) -> Reference | None:
-    """Return the reference for a kernel with these parameters. None if there is no reference.
+    """Return the reference for a kernel with these parameters. Return None if there is no reference.
 
     Raises:
         NotImplementedError: the reference's parameters differ from the kernel's.

@@ -62,7 +62,7 @@ def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """GELU of any shape, "none" (erf) or "tanh"; differentiable.
 
     Raises:
-        RuntimeError: another approximation.
+        RuntimeError: `approximate` is neither "none" nor "tanh".
     """
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"npu_gelu: approximate should be none or tanh, but got {approximate!r}")
@@ -82,7 +82,7 @@ def npu_fast_gelu(input: Tensor) -> Tensor:
 
 
 def fast_gelu(input: Tensor) -> Tensor:
-    """`npu_fast_gelu` under its older name."""
+    """The operator `npu_fast_gelu` under its older name."""
     return npu_fast_gelu(input)
 
 
@@ -143,7 +143,7 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
         (y, rstd, x1 + x2).
 
     Raises:
-        RuntimeError: as in npu_rms_norm, and in backward.
+        RuntimeError: in the same cases as npu_rms_norm, and in the backward pass.
     """
     if x1.shape != x2.shape or x1.dtype != x2.dtype:
         raise RuntimeError(
@@ -181,11 +181,13 @@ WIDEST = 896
 def npu_rotary_mul(input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half") -> Tensor:
     """`x * r1 + rotate(x) * r2`; differentiable.
 
-    Shapes: x [B,N,S,D] or [B,S,N,D]; r1 (cosines) and r2 (sines) alike, of full width D, 1 where they broadcast.
-    rotate: "half" is cat(-x2, x1) of the halves of D, "interleave" pairs (x[0::2], x[1::2]).
+    Shapes: x [B,N,S,D] or [B,S,N,D]; r1 (cosines) and r2 (sines) have the same dimensions, with the full width D; a
+    dimension of size 1 is broadcast. rotate: "half" is cat(-x2, x1) of the halves of D, "interleave" pairs (x[0::2],
+    x[1::2]).
 
     Raises:
-        RuntimeError: not 4 dimensions, D odd or not below 896, r1 and r2 of another width, an unknown mode.
+        RuntimeError: a tensor does not have 4 dimensions, D is odd or not below 896, r1 or r2 has another width, or
+            the mode is unknown.
     """
     width = input.shape[-1]
     if input.dim() != 4 or r1.dim() != 4 or r2.dim() != 4:
@@ -219,7 +221,7 @@ def npu_apply_rotary_pos_emb(
     In the layouts "SBH", "BNSD", and "TND" ([T,N,D]), cos and sin must broadcast, too.
 
     Raises:
-        RuntimeError: an unknown layout or mode, widths that differ, and in backward.
+        RuntimeError: the layout or the mode is unknown, the widths differ, or the backward pass is run.
     """
     layouts = ("BSH", "BSND", "SBH", "SBND", "BNSD", "TND")
     if layout not in layouts:
@@ -257,8 +259,8 @@ def npu_mrope(
     [0,0,0] for positions [T].
 
     Raises:
-        RuntimeError: shapes, dtypes or sections that do not match, and in backward.
-        NotImplementedError: a cache_mode other than "default".
+        RuntimeError: shapes, dtypes, or sections do not match, or the backward pass is run.
+        NotImplementedError: cache_mode is not "default".
     """
     name = "npu_mrope"
     if cache_mode not in (None, "default"):
@@ -335,7 +337,7 @@ def npu_cross_entropy_loss(
 
     Raises:
         RuntimeError: shapes or reduction are wrong.
-        NotImplementedError: label smoothing and zloss, which the real operator's documentation reserves.
+        NotImplementedError: label smoothing or zloss is requested. The real operator's documentation reserves both.
     """
     if input.dim() != 2 or target.shape != input.shape[:1]:
         raise RuntimeError(
@@ -394,7 +396,7 @@ def npu_apply_adam_w(
     The operator multiplies beta1_power and beta2_power by their betas once more, so pass beta**(step-1).
 
     Raises:
-        NotImplementedError: amsgrad or max_grad_norm.
+        NotImplementedError: amsgrad or max_grad_norm is given.
     """
     if amsgrad or max_grad_norm is not None:
         raise NotImplementedError(
@@ -452,13 +454,14 @@ def npu_transpose_batchmatmul(
     perm_y: Sequence[int] | None = None,
     batch_split_factor: int | None = 1,
 ) -> Tensor:
-    """The product of each batch, with the batch dimension after the rows; no gradient.
+    """Return the matrix product of each batch, with the batch dimension after the rows; no gradient.
 
     Shapes: input [B,M,K], or [M,B,K] with perm_x1 [1,0,2], weight [B,K,N] -> [M,B,N], or [factor, M, B*N/factor] with
     a batch_split_factor above 1. K and N are multiples of 16.
 
     Raises:
-        RuntimeError: shapes, dtypes, permutations or a factor that the page rules out, and in backward.
+        RuntimeError: shapes, dtypes, permutations, or a factor are not allowed by the operator's documentation, or
+            the backward pass is run.
     """
     name, factor = "npu_transpose_batchmatmul", batch_split_factor or 1
     if bias is not None:

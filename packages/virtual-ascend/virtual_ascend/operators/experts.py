@@ -39,7 +39,7 @@ def npu_moe_gating_top_k_softmax(
         (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k], counted column by column).
 
     Raises:
-        RuntimeError: k is out of range, or `finished` has another shape; and in backward.
+        RuntimeError: k is out of range, `finished` has another shape than the rows of x, or the backward pass is run.
     """
     if x.dim() not in (2, 3) or x.dtype not in _FLOATS:
         raise RuntimeError(
@@ -80,18 +80,18 @@ def npu_moe_gating_top_k(
     routed_scaling_factor: float = 1.0,
     eps: float = 1e-20,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count groups
-    of experts; no gradient.
+    """Return the k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count
+    groups of experts; no gradient.
 
     Shapes: x [T,E], bias [E]. The bias affects only the choice. A group is as good as its best expert
-    (group_select_mode 0), or as the sum of its two best experts (1). Weights of sigmoids are divided by their sum, and
-    all weights are scaled.
+    (group_select_mode 0), or as the sum of its two best experts (1). Weights of sigmoids are divided by their sum,
+    and all weights are scaled.
 
     Returns:
         (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], empty without out_flag).
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
+        RuntimeError: an argument is out of range, or the backward pass is run.
     """
     name = "npu_moe_gating_top_k"
     groups = _Groups(group_count, k_group, group_select_mode)
@@ -128,7 +128,7 @@ def moe_gating_top_k(
         (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], undefined without out_flag).
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
+        RuntimeError: an argument is out of range, or the backward pass is run.
     """
     name = "moe_gating_top_k"
     groups = _Groups(group_count, k_group, group_select_mode)
@@ -227,7 +227,7 @@ def npu_moe_init_routing(
         of the sorted copies int32 [T*K]).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match, and in backward.
+        RuntimeError: shapes or dtypes do not match, or the backward pass is run.
     """
     name = "npu_moe_init_routing"
     if x.dim() != 2 or row_idx.shape != expert_idx.shape or expert_idx.dim() != 2 or len(x) != len(expert_idx):
@@ -278,8 +278,8 @@ def npu_moe_init_routing_v2(
         pairs (2), empty without the flag; the scale of the rows [M], empty without `scale`).
 
     Raises:
-        RuntimeError: the shapes or the range do not fit; and in backward.
-        NotImplementedError: quantisation, and drop_pad_mode 1.
+        RuntimeError: the shapes or the range do not fit, or the backward pass is run.
+        NotImplementedError: quantisation or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
     return _sorted_by_expert("npu_moe_init_routing_v2", **given)
@@ -303,11 +303,11 @@ def npu_moe_init_routing_custom(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """vllm-ascend's own `npu_moe_init_routing_v2`: csrc/moe/moe_init_routing_custom of v0.13.0 to v0.23.0.
 
-    Its default is to quantise.
+    By default, it quantises.
 
     Raises:
-        RuntimeError: the shapes or the range do not fit; and in backward.
-        NotImplementedError: quantisation, and drop_pad_mode 1.
+        RuntimeError: the shapes or the range do not fit, or the backward pass is run.
+        NotImplementedError: quantisation or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
     return _sorted_by_expert("npu_moe_init_routing_custom", **given)
@@ -422,7 +422,8 @@ def npu_moe_finalize_routing(
     experts int32 [T,K].
 
     Raises:
-        RuntimeError: an unknown mode, skip2 without skip1, or bias without experts; and in backward.
+        RuntimeError: the mode is unknown, skip2 is given without skip1, bias is given without experts, or the
+            backward pass is run.
     """
     name = "npu_moe_finalize_routing"
     mode = drop_pad_mode or 0
@@ -451,7 +452,8 @@ def npu_moe_finalize_routing(
 
 
 def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
-    """Return where each expert's rows end, int32 [num_expert], from the experts of the sorted rows.
+    """Return the end of each expert's rows, int32 [num_expert]. The argument has the expert of each row; the rows are
+    sorted by expert.
 
     Raises:
         RuntimeError: the experts are not integers.
@@ -477,8 +479,8 @@ def npu_moe_token_permute(
         many rows, a negative one drops that many.
 
     Raises:
-        RuntimeError: wrong shapes or dtypes.
-        NotImplementedError: padded_mode.
+        RuntimeError: shapes or dtypes are wrong.
+        NotImplementedError: padded_mode is requested.
     """
     _refuse_padded("npu_moe_token_permute", padded_mode)
     if tokens.dim() != 2 or indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
@@ -506,14 +508,14 @@ def npu_moe_token_unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> Tensor:
-    """Add up a token's copies, weighted: `out[t] = sum_k probs[t,k] * permuted[sorted_indices[t*K+k]]`;
-    differentiable.
+    """Add up the copies of each token, weighted by probs: `out[t] = sum_k probs[t,k] *
+    permuted[sorted_indices[t*K+k]]`; differentiable.
 
     Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Dropped copies count as zeros.
 
     Raises:
-        RuntimeError: wrong shapes.
-        NotImplementedError: padded_mode.
+        RuntimeError: shapes are wrong.
+        NotImplementedError: padded_mode is requested.
     """
     _refuse_padded("npu_moe_token_unpermute", padded_mode)
     copies = 1 if probs is None else probs.shape[1]
@@ -547,17 +549,18 @@ def npu_moe_token_permute_with_routing_map(
     num_out_tokens: int | None = None,
     drop_and_pad: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Copy the tokens, expert by expert, each time in their own order; differentiable in tokens and probs.
+    """For each expert in turn, copy the expert's tokens in their original order; differentiable in tokens and probs.
 
     Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad` each expert gets
     `num_out_tokens / E` rows: first its own tokens, then others.
 
     Returns:
-        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order, or
+        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order,
+            or
         with drop_and_pad the tokens of the rows).
 
     Raises:
-        RuntimeError: wrong shapes or dtypes, or drop_and_pad with a num_out_tokens that does not fit.
+        RuntimeError: shapes or dtypes are wrong, or num_out_tokens does not fit drop_and_pad.
     """
     name = "npu_moe_token_permute_with_routing_map"
     if tokens.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != tokens.shape[0]:
@@ -771,13 +774,13 @@ def npu_grouped_matmul(
 
     group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: the rows of x [M,K] are E groups, weight [E,K,N] -> [M,N].
     2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` has the ends
-    (group_list_type 0) or the counts (1) of the groups. split_item 0 and 1 return a tensor for each group, 2 and 3 one
-    tensor. If a `group_list` tensor ends before that tensor does, the remaining rows are zeros here; an NPU does not
-    write them.
+    (group_list_type 0) or the counts (1) of the groups. split_item 0 and 1 return a tensor for each group, 2 and 3
+    one tensor. If a `group_list` tensor ends before that tensor does, the remaining rows are zeros here; an NPU does
+    not write them.
 
     Raises:
-        RuntimeError: the groups do not cover x in any other case, or a type is unknown; and in backward.
-        NotImplementedError: (index, count) pairs.
+        RuntimeError: the groups do not cover x in any other case, a type is unknown, or the backward pass is run.
+        NotImplementedError: `group_list` consists of (index, count) pairs.
     """
     if group_list_type == 2:
         raise _unwritten("npu_grouped_matmul", "group_list_type=2")
@@ -840,7 +843,7 @@ def npu_grouped_matmul_add_(
 
     Raises:
         RuntimeError: the groups do not cover x.
-        NotImplementedError: another transposition or group_type.
+        NotImplementedError: another transposition or another group_type is requested.
     """
     if not transpose_x or transpose_weight or group_type != 2:
         raise NotImplementedError(

@@ -63,7 +63,7 @@ def _npu_reshape_and_cache(
     Shapes: key and value [T,Nkv,D], caches [blocks, block size, Nkv, D], slot_indices int32 [T].
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match, or a slot outside the cache.
+        RuntimeError: shapes or dtypes do not match, or a slot is outside the cache.
     """
     name = "_npu_reshape_and_cache"
     _write(name, key, key_cache, slot_indices)
@@ -86,12 +86,12 @@ def npu_scatter_pa_kv_cache(
 ) -> None:
     """Write each token's key and value into its slot of a paged cache. Tokens with a negative slot are skipped.
 
-    Shapes: key [T,Nkv,Dk], value [T,Nkv,Dv], slot_mapping int32 or int64 [T], caches [blocks, block size, Nkv, D] with
-    cache_mode Norm.
+    Shapes: key [T,Nkv,Dk], value [T,Nkv,Dv], slot_mapping int32 or int64 [T], caches [blocks, block size, Nkv, D]
+    with cache_mode Norm.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match, or a slot outside the cache.
-        NotImplementedError: caches in FRACTAL_NZ (PA_NZ).
+        RuntimeError: shapes or dtypes do not match, or a slot is outside the cache.
+        NotImplementedError: the caches are in FRACTAL_NZ (PA_NZ).
     """
     name = "npu_scatter_pa_kv_cache"
     if cache_mode != "Norm":
@@ -126,12 +126,13 @@ _MASKS, _CALCULATIONS = ("no_mask", "mask_type_triu"), ("calc_type_default", "ca
 
 
 def npu_interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Reorder the pairs of x, first all first elements and then all second ones, and rotate; no gradient.
+    """Reorder the pairs of x, so that all first elements come before all second elements, and rotate the result; no
+    gradient.
 
     Shapes: x [B,N,S,64], cos and sin [B,1,S or 1,64] -> [B,N,S,64].
 
     Raises:
-        RuntimeError: wrong shapes or dtypes, and in backward.
+        RuntimeError: shapes or dtypes are wrong, or the backward pass is run.
     """
     name = "npu_interleave_rope"
     for what, tensor in (("x", x), ("cos", cos), ("sin", sin)):
@@ -159,7 +160,8 @@ def npu_kv_rmsnorm_rope_cache(
     cache_mode: str = "Norm",
     is_output_kv: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Norm the latent part of kv, rotate the rest as `npu_interleave_rope` does, and write both into paged caches.
+    """Normalize the latent part of kv, rotate the rest of kv as `npu_interleave_rope` does, and write both parts into
+    paged caches.
 
     Tokens with a negative slot are skipped.
 
@@ -171,8 +173,8 @@ def npu_kv_rmsnorm_rope_cache(
         is_output_kv.
 
     Raises:
-        RuntimeError: wrong shapes or dtypes.
-        NotImplementedError: a cache mode other than PA and PA_BNSD.
+        RuntimeError: shapes or dtypes are wrong.
+        NotImplementedError: the cache mode is neither PA nor PA_BNSD.
     """
     name = "npu_kv_rmsnorm_rope_cache"
     if cache_mode not in ("PA", "PA_BNSD"):
@@ -261,7 +263,7 @@ def npu_ring_mla_out(
     [N,T]. The mask is a template; mask_type_triu makes it causal.
 
     Raises:
-        RuntimeError: wrong shapes or dtypes, or an unknown mode.
+        RuntimeError: shapes or dtypes are wrong, or a mode is unknown.
     """
     name = "npu_ring_mla"
     causal = _mode(name, "mask_type", mask_type or "no_mask", _MASKS) == "mask_type_triu"
@@ -390,10 +392,10 @@ def npu_fused_infer_attention_score(
 ) -> tuple[Tensor, Tensor]:
     """Attention for inference, computed in float32; no gradient.
 
-    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout,
-    or the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table` int32 [B,
-    most blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for each
-    sequence; in TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros.
+    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same
+    layout, or the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table`
+    int32 [B, most blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for
+    each sequence; in TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros.
     `num_key_value_heads=0` means as many as `num_heads`. `query_rope` and `key_rope` are further columns of query and
     key.
 
@@ -401,8 +403,8 @@ def npu_fused_infer_attention_score(
         (attention, log-sum-exp of the scores float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: a sparse mode above 4.
+        RuntimeError: an argument is out of range, or the backward pass is run.
+        NotImplementedError: the sparse mode is above 4.
     """
     key_heads = num_key_value_heads or num_heads
     if (query_rope is None) != (key_rope is None):
@@ -466,8 +468,8 @@ def npu_fused_infer_attention_score_v2(
     """`npu_fused_infer_attention_score` with other names for its arguments.
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: a sparse mode above 4.
+        RuntimeError: an argument is out of range, or the backward pass is run.
+        NotImplementedError: the sparse mode is above 4.
     """
     return npu_fused_infer_attention_score(
         query,
@@ -511,10 +513,11 @@ def _with_signature_of(operator: Callable[..., object], *more: str) -> Callable[
 def npu_fused_infer_attention_score_out(
     *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """Run `npu_fused_infer_attention_score` into tensors of the caller, as an update of a graph requires.
+    """Run `npu_fused_infer_attention_score`, and write the results into the caller's tensors, as an update of a graph
+    requires.
 
     Raises:
-        RuntimeError: out is not two tensors, or the first does not have the size of the result.
+        RuntimeError: `out` does not consist of two tensors, or the first tensor does not have the size of the result.
     """
     return _written_into("npu_fused_infer_attention_score", out, npu_fused_infer_attention_score(**given))
 
@@ -523,10 +526,11 @@ def npu_fused_infer_attention_score_out(
 def npu_fused_infer_attention_score_v2_out(
     *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """Run `npu_fused_infer_attention_score_v2` into tensors of the caller.
+    """Run `npu_fused_infer_attention_score_v2`, and write the results into the caller's tensors.
 
     Raises:
-        RuntimeError: as without `out`, and as in `npu_fused_infer_attention_score_out`.
+        RuntimeError: in the same cases as `npu_fused_infer_attention_score_v2` and
+            `npu_fused_infer_attention_score_out`.
     """
     return _written_into("npu_fused_infer_attention_score_v2", out, npu_fused_infer_attention_score_v2(**given))
 
@@ -549,7 +553,8 @@ def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) 
 
 
 def workspace_of(query: Tensor) -> Tensor:
-    """Return memory for a call's intermediate results. There are none here, so the size has no meaning."""
+    """Return memory for the intermediate results of a call. A virtual NPU has no intermediate results, so the size of
+    the memory has no meaning."""
     return query.new_empty(512, dtype=torch.uint8)
 
 

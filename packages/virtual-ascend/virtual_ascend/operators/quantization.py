@@ -36,8 +36,8 @@ def npu_dynamic_quant(
         (y int8 [*,D], scale float32 [*]).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
-        NotImplementedError: other types and modes.
+        RuntimeError: shapes or dtypes do not match.
+        NotImplementedError: another type or another mode is requested.
     """
     name = "npu_dynamic_quant"
     others = {
@@ -85,8 +85,8 @@ def npu_quantize(
         int8, of the shape of input.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
-        NotImplementedError: other types than qint8.
+        RuntimeError: shapes or dtypes do not match.
+        NotImplementedError: the type is not qint8.
     """
     name = "npu_quantize"
     if dtype not in _QINT8:

@@ -64,8 +64,8 @@ def npu_fusion_attention_grad(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradient of `npu_fusion_attention`, computed in float32.
 
-    The row maximum and sum [B,N,S,8] (TND: [T,N,8]) and the attention are those of the whole row. In a ring they cover
-    all blocks, while key and value are one block.
+    The row maximum and sum [B,N,S,8] (TND: [T,N,8]) and the attention are those of the whole row. In a ring they
+    cover all blocks, while key and value are one block.
 
     Returns:
         The gradients of query, key, value, pse, and sink; empty for arguments that were not given. torch_npu before
@@ -73,7 +73,7 @@ def npu_fusion_attention_grad(
 
     Raises:
         RuntimeError: an argument is out of range, or the maximum, the sum, or the attention is missing.
-        NotImplementedError: dropout, and everything that the forward operator does not implement.
+        NotImplementedError: dropout, or anything that the forward operator does not implement, is requested.
     """
     if keep_prob != 1:  # the scores that the forward pass dropped are not known here
         raise NotImplementedError("npu_fusion_attention_grad: keep_prob is not implemented by the virtual Ascend")
@@ -169,17 +169,17 @@ def npu_ring_attention_update(
     input_layout: str = "SBH",
     input_softmax_layout: str = "",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Join the attention over two sets of keys, from the attention over each.
+    """Compute the attention over two sets of keys from the attention over each of the sets.
 
-    Shapes: attention [S,B,N*D] with maximum and sum float32 [B,N,S,8] (SBH), or [T,N,D] with [T,N,8] (TND, which needs
-    `actual_seq_qlen`, int64).
+    Shapes: attention [S,B,N*D] with maximum and sum float32 [B,N,S,8] (SBH), or [T,N,D] with [T,N,8] (TND, which
+    needs `actual_seq_qlen`, int64).
 
     Returns:
         (attention, softmax_max, softmax_sum), of the same shapes and dtypes.
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: a softmax layout other than the layout of the attention.
+        RuntimeError: an argument is out of range, or the backward pass is run.
+        NotImplementedError: the softmax layout is not the layout of the attention.
     """
     packed = _check_update(
         (prev_attn_out, cur_attn_out),

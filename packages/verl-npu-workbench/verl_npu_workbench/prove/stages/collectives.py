@@ -63,8 +63,8 @@ def _right(setup: Setup, size: int) -> str | tuple[str, dict[str, float]]:
 
 
 def compare(rank: Rank) -> None:
-    """Run one rank. It compares the result of each collective in each type with the exact result, and then times some
-    collectives."""
+    """Run one rank that compares the result of each collective with the exact result, in each dtype, and then measures
+    the time of some collectives."""
     import torch
 
     distributed = rank.join(_SECONDS)
@@ -191,7 +191,7 @@ def _late(setup: Setup) -> str:
 
 
 def come_late(rank: Rank) -> None:
-    """Run one rank. The last rank is late."""
+    """Run one rank of a test in which the last rank joins a collective late."""
     import torch
 
     distributed = rank.join(_SECONDS)
@@ -222,7 +222,8 @@ def _killed(setup: Setup) -> str:
 
 
 def be_killed(rank: Rank) -> None:
-    """Run one rank. The last rank is killed before a sum, and the other ranks report the error that they get."""
+    """Run one rank of a test in which the last rank is killed before a sum. The other ranks report the error that they
+    get."""
     import torch
 
     distributed = rank.join(_PATIENCE)

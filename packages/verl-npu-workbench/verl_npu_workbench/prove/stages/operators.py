@@ -30,7 +30,7 @@ _MEANING = "numbers of {used_by} would be wrong"
 
 
 def run(setup: Setup) -> None:
-    """Make a check of each case in each of its types, then record refusals and times."""
+    """Check each case in each of its dtypes, and then record refusals and run times."""
     setup.npus()
     import torch
 
@@ -83,7 +83,8 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
 def computed(
     formula: Callable[..., Tensor | Sequence[Tensor]], given: Sequence[Tensor], gradients: bool
 ) -> list[tuple[str, Tensor]]:
-    """Return the results of a call, and the gradients of a weighted sum of the results, each with its name."""
+    """Return the results of a call, and the gradients of a weighted sum of these results. Each tensor is returned with
+    its name."""
     import torch
 
     if gradients:

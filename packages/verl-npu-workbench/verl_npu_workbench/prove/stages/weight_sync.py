@@ -138,7 +138,8 @@ def _exact(setup: Setup) -> str:
 
 
 def move(rank: Rank) -> None:
-    """Run one rank. Rank 0 sends three times, with different weights each time, and rank 1 compares."""
+    """Run one rank of a test in which rank 0 sends three times, with different weights each time. Rank 1 compares the
+    received weights with the expected weights."""
     import torch
 
     from verl_npu.features.weight_sync.transport.sync import receive, send
@@ -182,7 +183,7 @@ def _share(setup: Setup) -> tuple[str, dict[str, float]]:
 
 
 def measure(rank: Rank) -> None:
-    """Run one rank, which times raw broadcasts and syncs of the same bytes in turn."""
+    """Run one rank that measures, in turn, the time of a raw broadcast and the time of a sync of the same bytes."""
     import torch
 
     from verl_npu.features.weight_sync.transport.sync import receive, send
@@ -224,7 +225,7 @@ def _killed(setup: Setup) -> str:
 
 
 def lose(rank: Rank) -> None:
-    """Run one rank: the receiver is killed before it receives anything."""
+    """Run one rank of a test in which the receiver is killed before it receives anything."""
     from verl_npu.errors import WeightSyncError
     from verl_npu.features.weight_sync.transport.sync import send
     from verl_npu.features.weight_sync.transport.tensors import Metadata

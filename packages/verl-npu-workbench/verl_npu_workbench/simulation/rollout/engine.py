@@ -100,7 +100,8 @@ class Engine:
         with_log_probs: bool,
         cut: threading.Event | None = None,
     ) -> Answers:
-        """Answer each prompt with at most `length` tokens. If `cut` is set meanwhile, generation stops early.
+        """Answer each prompt with at most `length` tokens. Generation stops early if `cut` is set while it is
+        running.
 
         Raise RolloutError if no weights have arrived since the last release.
         """

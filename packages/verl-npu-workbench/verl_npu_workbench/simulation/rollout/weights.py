@@ -219,7 +219,7 @@ class Names:
         self._layers = layers
 
     def find(self, name: str) -> Destination | None:
-        """Return the destination of a weight; None if the model has no weight of this name."""
+        """Return the destination of a weight, or None if the model has no weight of this name."""
         for known in self._alike(name.replace(".base_layer.", ".")):
             if known in self._own:
                 return Destination(self._own[known], self._own[known], "")
