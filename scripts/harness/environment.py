@@ -64,7 +64,8 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder of the environment: below VERL_NPU_VENVS, otherwise in the root of the project."""
+        """The folder of the environment. It is below VERL_NPU_VENVS or, if that variable is not set, in the root of the
+        project."""
         name = f"{self.purpose}-{self.pin.name}"
         if self.transformers != self.pin.transformers:
             name += f"-transformers-{self.transformers}"
@@ -118,8 +119,8 @@ class Recipe:
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
 
     def engine_packages(self) -> tuple[str, ...]:
-        """Return vLLM and vllm-ascend, which are installed without dependencies because those include another
-        torch."""
+        """Return vLLM and vllm-ascend. Both are installed without their dependencies, because the dependencies include
+        another torch."""
         if self.engine is None:
             return ()
         served = () if self.rollout == SMALL or self.engine.commit else (f"vllm-ascend=={self.engine.vllm_ascend}",)
@@ -140,7 +141,8 @@ def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
 
 
 def make(recipe: Recipe) -> Path:
-    """Make the environment unless it is ready, and return its Python; raise RunFailed if an installation fails."""
+    """Make the environment unless it is ready. Return the path of its Python. Raise RunFailed if an installation
+    fails."""
     if recipe.ready():
         _point(recipe)
         return recipe.python

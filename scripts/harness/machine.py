@@ -33,7 +33,8 @@ def _real_npus(python: str) -> int:
 
 
 def look(npus: int, python: str = sys.executable) -> Machine:
-    """Choose real NPUs if a working torch_npu finds any, otherwise virtual ones; raise BadInput if neither works."""
+    """Choose real NPUs if a working torch_npu finds any, otherwise virtual NPUs. Raise BadInput if neither kind
+    works."""
     asked = os.environ.get("VIRTUAL_ASCEND")
     if asked is not None and (not asked.isdigit() or int(asked) < 1):
         raise BadInput(

@@ -32,7 +32,8 @@ DEFAULT = "v0.6.1"
 
 @dataclass(frozen=True)
 class Engine:
-    """vLLM's build for CPUs, and the vllm-ascend that serves with it on virtual NPUs, as the pin's documents say."""
+    """The versions of vLLM's build for CPUs and of vllm-ascend that serve together on virtual NPUs. The pin's documents
+    name these versions."""
 
     vllm_ascend: str
     """The version of vllm-ascend."""
@@ -97,12 +98,12 @@ class Pin:
 
     @property
     def on_pypi(self) -> bool:
-        """True if pip can install the pin by its version."""
+        """Whether pip can install the pin from PyPI by its version."""
         return is_released(self.name)
 
 
 def is_released(name: str) -> bool:
-    """Tell whether a pin of that name is a release. Other pins are commits, which are in git only."""
+    """Tell whether the pin called `name` is a release. Other pins are commits, which only git has."""
     return name.startswith("v")
 
 
@@ -165,7 +166,7 @@ class Checkout:
 
 
 def find(name: str) -> Pin:
-    """Return the pin of that name; raise BadInput with the known names if there is none."""
+    """Return the pin called `name`. If there is no such pin, raise BadInput with the names of all pins."""
     if name not in PINS:
         raise BadInput(
             _("--pin: expected one of {pins}; found {name!r}. Other revisions: --verl PATH").format(
@@ -176,7 +177,7 @@ def find(name: str) -> Pin:
 
 
 def check_engine(name: str, pin: Pin) -> None:
-    """Raise BadInput unless a rollout engine of that name exists and the pin has it."""
+    """Raise BadInput unless there is a rollout engine of this name and the pin has this engine."""
     if name not in ENGINES:
         raise BadInput(
             _("--rollout: expected one of {engines}; found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
@@ -197,7 +198,8 @@ def transformers_for(pin: Pin, rollout: str) -> str:
 
 
 def engine_source(engine: Engine) -> Path:
-    """Return the checkout to build the engine from; raise BadInput unless SOURCE names one at the right commit."""
+    """Return the checkout from which the engine is built. Raise BadInput unless the environment variable SOURCE names a
+    checkout at the right commit."""
     named = os.environ.get(SOURCE, "")
     if not (Path(named) / "vllm_ascend" / "__init__.py").is_file():
         raise BadInput(
@@ -218,7 +220,7 @@ def engine_source(engine: Engine) -> Path:
 
 
 def read_checkout(path: Path) -> Checkout:
-    """Read the version of verl in a folder; raise BadInput if the folder has no verl."""
+    """Read the version of verl in a folder. Raise BadInput if the folder contains no verl."""
     version_file = path / "verl" / "version" / "version"
     if not version_file.is_file() or not (path / "verl" / "__init__.py").is_file():
         raise BadInput(
@@ -241,7 +243,8 @@ def _revision(path: Path) -> str | None:
 
 
 def pin_of(checkout: Checkout) -> Pin:
-    """Return the pin of a checkout, by commit or else by version; raise BadInput if it is not exactly one."""
+    """Return the pin of a checkout. It is found by the commit or, if that fails, by the version. Raise BadInput unless
+    exactly one pin fits."""
     for pin in PINS.values():
         if checkout.revision == pin.commit:
             return pin

@@ -102,7 +102,7 @@ def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
 
 
 def parse(arguments: list[str], program: str, smoke: bool) -> Request:
-    """Read the command line; raise BadInput if it is wrong."""
+    """Read the command line. Raise BadInput if it is wrong."""
     found = _parser(program, smoke).parse_args(arguments)
     checkout = None
     if found.verl is not None:

@@ -29,9 +29,8 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
 
 
 def whole(program: str, run: Callable[[], int]) -> int:
-    """Run a function in the user's language, and return its exit status or that of its error.
-
-    A signal ends it together with every process that it has started.
+    """Run a function, with texts in the user's language. Return its exit status or, if it raises an error, the
+    error's exit status. A signal ends the function and every process that it has started.
     """
     with speaking_to_the_user(LANGUAGE.text()):
         try:

@@ -14,7 +14,7 @@ from harness.errors import RunFailed
 
 @dataclass(frozen=True)
 class Movement:
-    """How far the weights moved."""
+    """The distance by which training moved the weights."""
 
     tensors: int
     moved: int
@@ -55,7 +55,8 @@ def _load(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def compare(before: Path, after: Path) -> Movement:
-    """Compare two saved models; raise RunFailed if names or shapes differ, or a number is not finite.
+    """Compare two saved models. Raise RunFailed if the names or the shapes of their weights differ, or if a number is
+    not finite.
 
     A model trained with LoRA is saved with peft's names. Its adapter must have moved, and its base weights must not.
     """

@@ -209,7 +209,8 @@ def judged_patches(
 
 
 def strange_files(own: Bundle) -> list[str]:
-    """Return those files with patches or locks that differ from verl-npu's wheel. In a checkout, return none."""
+    """Return the files that have patches or locks and that differ from the files in verl-npu's wheel. In a checkout,
+    return no files."""
     try:
         brought = metadata.distribution("verl-npu")
     except metadata.PackageNotFoundError:

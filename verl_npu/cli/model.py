@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The parts of the trainer's model, then the engine's class."""
+    """The operators of the trainer's model, and the model class that the engine uses."""
 
     family: str
     architecture: str

@@ -41,7 +41,8 @@ class Contribution:
 
 
 def end() -> None:
-    """Stop accepting new features in this process, because judging begins. A contribution made later is too late."""
+    """Stop accepting new features in this process, because their patches are about to be judged. A feature that is
+    contributed later is not used."""
     global _ended
     _ended = True
 

@@ -69,7 +69,8 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 def repatch(request: Request) -> None:
     """Check `request`, and apply it through MindSpeed's own `repatch`. Do nothing if MindSpeed is not installed.
 
-    Raises JobSettingError, ApplyError, or UnavailableError. Then the process is unchanged.
+    Raises JobSettingError if an override is refused, ApplyError if MindSpeed cannot be patched, and UnavailableError
+    if a package is missing. After such an error, the process is as it was before the call.
     """
     refuse_to_go_without_mindspeed(request.worker)
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
@@ -79,9 +80,8 @@ def repatch(request: Request) -> None:
 
 
 def refuse_to_go_without_mindspeed(worker: str) -> None:
-    """Raise UnavailableError if MindSpeed is installed, but could not be imported.
-
-    verl ignores that error, and would train with Megatron as it is.
+    """Raise UnavailableError if MindSpeed is installed but could not be imported. verl ignores the failed import, and
+    would train with an unpatched Megatron.
     """
     from .source import advice, missing_packages, package_folder
 
@@ -104,7 +104,8 @@ def refuse_to_go_without_mindspeed(worker: str) -> None:
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
     """Check the overrides, and apply them. `original` is MindSpeed's `repatch`, and `overrides` is its argument.
 
-    Raises JobSettingError or ApplyError. Then the process is unchanged.
+    Raises JobSettingError if an override is refused, and ApplyError if MindSpeed cannot be patched. After such an
+    error, the process is as it was before the call.
     """
     global _applied
     from .rules import check

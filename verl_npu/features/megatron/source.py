@@ -105,7 +105,7 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
 
 
 def advice(missing: Sequence[str]) -> str:
-    """Return how to install the packages that `missing_packages` found."""
+    """Return a sentence that says how to install the packages that `missing_packages` found."""
     steps = [f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing if name != _ADAPTOR)}"]
     if _ADAPTOR in missing:
         steps = [*(steps if len(missing) > 1 else ()), "install MegatronAdaptor and TransformerEngineNPU"]
@@ -281,8 +281,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def keys_read(*packages: Path) -> set[str]:
-    """Return the keys that the code in these folders reads from arguments and configurations, wherever these come
-    from."""
+    """Return the keys that the code in these folders reads from any arguments and any configuration."""
     files = (path for package in packages for path in sorted(package.rglob("*.py")))
     keys = {key for path in files for key in _attributes_read(parse(path), _is_holder)}
     return {key for key in keys if key.isidentifier() and not key.startswith("__")}
@@ -322,7 +321,8 @@ def _args_attributes(node: ast.AST) -> set[str]:
 
 
 def process_keys(mindspeed: Path) -> set[str]:
-    """Return the keys that the code which the features import reads from the arguments of the process."""
+    """Return the keys that are read from the arguments of the process. The code that MindSpeed's features import is
+    searched for them."""
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)

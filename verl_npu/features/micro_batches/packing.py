@@ -47,9 +47,11 @@ def pack(lengths: Sequence[int], budget: int) -> Bins:
 
 
 def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
-    """Return `count` bins within the budget, in which the sums of `weights` are about equal. This is a fast heuristic.
+    """Return `count` bins within the budget, in which the sums of `weights` are about equal. This is a fast
+    heuristic.
 
-    `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError if `check_count` does.
+    `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError in the same cases as
+    `check_count`.
     """
     check_count(count, packed, lengths, budget)
     distributed = _distributed(lengths, budget, count, weights)
@@ -160,14 +162,14 @@ class Demand:
 
     @property
     def least(self) -> int:
-        """The smallest possible number of micro-batches. If a sequence is too long, the mark that tells this to all
-        ranks."""
+        """The smallest possible number of micro-batches. If a sequence is too long, the value is a mark that tells all
+        ranks so."""
         return len(self.packed) if self.fits else _MARK + self.longest
 
     @property
     def allowed(self) -> int:
-        """The budget that upstream gets. It is large enough that upstream reaches the point where the ranks agree on a
-        number."""
+        """The token budget that is passed to upstream. It is so large that upstream always reaches the point where the
+        ranks agree on a number of micro-batches."""
         return max(self.budget, self.longest)
 
     def check_agreed(self, agreed: int, rounded: int) -> None:
@@ -177,8 +179,8 @@ class Demand:
         check_count(rounded, self.packed, self.lengths, self.budget)
 
     def split(self, count: int, weights: Sequence[int]) -> Bins:
-        """Return `count` bins within the budget. Raises JobSettingError if a sequence is too long, or there are too
-        few sequences."""
+        """Return `count` bins within the budget. Raises JobSettingError if a sequence is too long, or if there are
+        fewer sequences than bins."""
         if not self.fits:
             raise self._too_long(self.longest)
         if len(weights) != len(self.lengths):

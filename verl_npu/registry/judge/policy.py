@@ -48,10 +48,9 @@ class Policy:
 def settle(
     feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
 ) -> tuple[dict[str, Verdict], DriftError | None]:
-    """Return the verdict on each patch of `feature`, by its id, and an error or None.
-
-    There is an error if the feature is refused because of drift, or if it relies on a patch of upstream's that has no
-    effect.
+    """Return the verdict on each patch of `feature`, as a mapping from patch ids to verdicts, together with an error
+    or None. The error says that the feature is refused because of drift, or that it relies on one of upstream's own
+    patches, which has no effect.
     """
     drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
     refused = bool(drifted) and feature.name not in policy.force

@@ -68,7 +68,7 @@ class Judgement:
 
     @property
     def tokens(self) -> float:
-        """The share of tokens whose scores are too far apart for rounding to decide."""
+        """The share of tokens whose error is larger than the margin that rounding explains."""
         return float(self.beyond.double().mean())
 
     @property

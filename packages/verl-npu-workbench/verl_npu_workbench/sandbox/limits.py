@@ -84,7 +84,7 @@ class Watch:
         return found
 
     def refused(self) -> str:
-        """If the kernel has enforced the memory limit, describe that limit. Empty otherwise."""
+        """Describe the memory limit if the kernel has enforced it. Otherwise, the result is empty."""
         if self.group is not None and self.group.refused():
             return _("a program that took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""

@@ -190,7 +190,8 @@ def watch_graphs(runner: object) -> None:
 
 
 def runner_in(engine: Any) -> Any:
-    """Return the model runner of this process's vLLM worker. `engine` is an LLM (up to 0.10) or an async server."""
+    """Return the model runner of this process's vLLM worker. `engine` is a vLLM `LLM` (up to vLLM 0.10) or an async
+    server."""
     holder = engine.llm_engine.model_executor.driver_worker if hasattr(engine, "llm_engine") else engine
     return holder.worker.model_runner
 

@@ -114,14 +114,14 @@ def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> P
 
 
 class Engine(Protocol):
-    """The engine on a rollout's rank, which receives the weights."""
+    """The rollout engine of one rank. The engine receives the weights."""
 
     def load(self, weights: Sequence[Weight]) -> None:
         """Close the engine, and load these tensors. They are views whose values change after this call returns."""
         ...
 
     def open(self) -> None:
-        """Let the engine take requests again, because all weights have arrived."""
+        """Let the engine accept requests again, because all weights have arrived."""
         ...
 
     def expect(self, weights: Sequence[Weight]) -> None:
@@ -129,8 +129,8 @@ class Engine(Protocol):
         ...
 
     def prove(self) -> str:
-        """Prove that the engine holds the loaded weights. Return the proof as text. Raises WeightSyncError if it does
-        not hold them."""
+        """Prove that the engine holds the loaded weights. Return the proof as text. Raises WeightSyncError if the
+        engine holds other weights."""
         ...
 
 
