@@ -55,8 +55,8 @@ def deactivate() -> None:
 
 
 def status() -> Activity:
-    """Return everything that verl-npu has done in this process. If verl-npu is off, the repr of the result says why, in
-    one line."""
+    """Return everything that verl-npu has done in this process. If verl-npu is off, the repr of the result says why,
+    in one line."""
     from . import process
     from .manifest import Shown, why_off
 

@@ -123,8 +123,8 @@ class RolloutError(VerlNpuError):
 
 
 class WeightSyncError(VerlNpuError):
-    """A weight sync failed, or the rollout engine cannot take the weights or does not hold them. The engine must not be
-    used afterwards."""
+    """A weight sync failed, or the rollout engine cannot take the weights or does not hold them. The engine must not
+    be used afterwards."""
 
 
 class GroupError(WeightSyncError):

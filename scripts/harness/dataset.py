@@ -66,8 +66,8 @@ def _checked(path: Path) -> Path:
 
 
 def obtain(source: str, folder: Path) -> tuple[Path, Path]:
-    """Return the paths of the train and the test parquet file of a local path or a hub name. Raise BadInput if `source`
-    is neither."""
+    """Return the paths of the train and the test parquet file of a local path or a hub name. Raise BadInput if
+    `source` is neither."""
     path = Path(source)
     if path.is_file():
         return _checked(path.resolve()), _checked(path.resolve())

@@ -64,8 +64,8 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder of the environment. It is below VERL_NPU_VENVS or, if that variable is not set, in the root of the
-        project."""
+        """The folder of the environment. It is below VERL_NPU_VENVS or, if that variable is not set, in the root of
+        the project."""
         name = f"{self.purpose}-{self.pin.name}"
         if self.transformers != self.pin.transformers:
             name += f"-transformers-{self.transformers}"

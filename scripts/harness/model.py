@@ -52,8 +52,8 @@ def _mixture(experts: int) -> dict[str, object]:
 
 
 def obtain(source: str) -> str:
-    """Return a local path as an absolute path, and a hub name unchanged. Raise BadInput if `source` is a folder without
-    a model."""
+    """Return a local path as an absolute path, and a hub name unchanged. Raise BadInput if `source` is a folder
+    without a model."""
     path = Path(source)
     if path.exists():
         if not (path / "config.json").is_file():

@@ -32,8 +32,8 @@ DEFAULT = "v0.6.1"
 
 @dataclass(frozen=True)
 class Engine:
-    """The versions of vLLM's build for CPUs and of vllm-ascend that serve together on virtual NPUs. The pin's documents
-    name these versions."""
+    """The versions of vLLM's build for CPUs and of vllm-ascend that serve together on virtual NPUs. The pin's
+    documents name these versions."""
 
     vllm_ascend: str
     """The version of vllm-ascend."""
@@ -198,8 +198,8 @@ def transformers_for(pin: Pin, rollout: str) -> str:
 
 
 def engine_source(engine: Engine) -> Path:
-    """Return the checkout from which the engine is built. Raise BadInput unless the environment variable SOURCE names a
-    checkout at the right commit."""
+    """Return the checkout from which the engine is built. Raise BadInput unless the environment variable SOURCE names
+    a checkout at the right commit."""
     named = os.environ.get(SOURCE, "")
     if not (Path(named) / "vllm_ascend" / "__init__.py").is_file():
         raise BadInput(

@@ -137,8 +137,8 @@ def changed_since_wake_up() -> dict[str, torch.Tensor]:
 
 
 def forget_wake_up() -> None:
-    """Forget the values with which the engine woke up. Call this function before the engine computes, because computing
-    may change the values."""
+    """Forget the values with which the engine woke up. Call this function before the engine computes, because
+    computing may change the values."""
     getattr(_allocator(), "__dict__", {}).pop(_RESTORED, None)
 
 

@@ -82,7 +82,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A name that an installed release must have, but that the release lacks, or that does not accept our arguments."""
+    """A name that an installed release must have, but that the release lacks, or that does not accept our
+    arguments."""
 
     name: Name
     release: str

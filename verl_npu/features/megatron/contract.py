@@ -101,8 +101,8 @@ class Contract:
 
     @staticmethod
     def alike(key: str, mine: object, theirs: object) -> bool:
-        """Tell whether two workers in one process may have these two values of a key. They may if MindSpeed treats both
-        values alike."""
+        """Tell whether two workers in one process may have these two values of a key. They may if MindSpeed treats
+        both values alike."""
         # MindSpeed only checks for `block`; Megatron's own recomputation reads each model's configuration.
         return mine == theirs or (key == "recompute_method" and "block" not in (mine, theirs))
 

@@ -48,8 +48,8 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The rank of the first engine that holds the same part of the model as this rank. It is the first rank of this
-        rank's data-parallel group."""
+        """The rank of the first engine that holds the same part of the model as this rank. It is the first rank of
+        this rank's data-parallel group."""
         return self.rank - self.engine * self.tensor
 
 

@@ -120,7 +120,8 @@ class IsRemote(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Calls(Atom):
-    """The code calls `function`. In the code, the function has this name, or a dotted name that ends with this name."""
+    """The code calls `function`. In the code, the function has this name, or a dotted name that ends with this
+    name."""
 
     target: str
     function: str

@@ -179,8 +179,8 @@ class Facts:
 
 
 def read_body(subject: str, tree: SourceTree) -> Facts:
-    """Read the code of a target, or of a whole module. If it does not exist, the facts are empty. Raises SourceError if
-    a module cannot be parsed."""
+    """Read the code of a target, or of a whole module. If it does not exist, the facts are empty. Raises SourceError
+    if a module cannot be parsed."""
     return tree.recall(("body", subject), partial(_read_body, subject, tree))
 
 
@@ -216,8 +216,8 @@ def read_import(module: str, tree: SourceTree) -> Facts:
 
 
 def read_patches(module: PatchModule, tree: SourceTree) -> Facts:
-    """Read what a module does when it is imported, and when the functions in its `calls` are called. Raises SourceError
-    if the module cannot be parsed."""
+    """Read what a module does when it is imported, and when the functions in its `calls` are called. Raises
+    SourceError if the module cannot be parsed."""
     return tree.recall(("import", module), lambda: _read_import(module, tree, beyond=True))
 
 

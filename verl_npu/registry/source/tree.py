@@ -47,8 +47,8 @@ class Target:
 
     @property
     def owner(self) -> str:
-        """The qualified name of the class that contains the target. The value is empty if the target is directly in its
-        module."""
+        """The qualified name of the class that contains the target. The value is empty if the target is directly in
+        its module."""
         return self.qualname.rpartition(".")[0]
 
     @property

@@ -77,7 +77,8 @@ class Event:
 
     @property
     def moment(self) -> str:
-        """The time of the error, in the format of CANN and torch_npu. The value is empty if the message has no time."""
+        """The time of the error, in the format of CANN and torch_npu. The value is empty if the message has no
+        time."""
         found = _MOMENT.search(self.text)
         return found[0] if found else ""
 

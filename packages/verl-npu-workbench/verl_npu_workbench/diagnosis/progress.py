@@ -131,8 +131,8 @@ class Progress:
         self.ended = self.ended or _SMOKE_END.match(text) is not None
 
     def survived(self, line: int, steps: int) -> bool:
-        """Tell whether the job survived an error in this line of the log. It did if it finished, or if it made at least
-        `steps` further steps."""
+        """Tell whether the job survived an error in this line of the log. It did if it finished, or if it made at
+        least `steps` further steps."""
         return self.ended or len(self._steps) - bisect.bisect_right(self._steps, line) >= steps
 
     def waiting(self) -> Waiting | None:

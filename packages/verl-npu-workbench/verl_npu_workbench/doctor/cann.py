@@ -77,8 +77,8 @@ class Toolkit:
 
 
 def toolkit(site: Site) -> Toolkit | None:
-    """Return the CANN that an environment variable points to, or else the CANN in one of the usual folders. Return None
-    if no CANN is found."""
+    """Return the CANN that an environment variable points to, or else the CANN in one of the usual folders. Return
+    None if no CANN is found."""
     named = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if named:
         folder = Path(named)

@@ -570,8 +570,8 @@ def _exchange(site: Site, part: Component, release: str) -> str:
 
 
 def judge_megatron(site: Site) -> Iterator[Finding]:
-    """Check that MindSpeed and Megatron fit together. If Megatron is missing, importing MindSpeed leaves PyTorch partly
-    patched."""
+    """Check that MindSpeed and Megatron fit together. If Megatron is missing, importing MindSpeed leaves PyTorch
+    partly patched."""
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:

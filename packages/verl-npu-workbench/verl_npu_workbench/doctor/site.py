@@ -291,8 +291,8 @@ class Package:
 
 
 def installed_packages(path: Sequence[str]) -> dict[str, Package]:
-    """Return the packages on `path`, as a mapping from canonical names to packages. If two packages have the same name,
-    the first one counts, as in Python."""
+    """Return the packages on `path`, as a mapping from canonical names to packages. If two packages have the same
+    name, the first one counts, as in Python."""
     found: dict[str, Package] = {}
     for each in metadata.distributions(path=list(path)):
         name = each.metadata["Name"]
@@ -459,7 +459,8 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
 
 
 def parse_npu_smi(text: str) -> Answer:
-    """Parse the table of `npu-smi info`. For A2, the table has one chip for each card, and for A3, it has two chips."""
+    """Parse the table of `npu-smi info`. For A2, the table has one chip for each card, and for A3, it has two
+    chips."""
     version = _VERSION.search(text)
     # A3 chips are called Ascend910, like those of the first generation, but only A3's table has Phy-ID.
     physical = _PHYSICAL.search(text) is not None

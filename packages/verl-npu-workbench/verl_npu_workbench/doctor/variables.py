@@ -296,7 +296,8 @@ RULES = (
 
 
 def judge_variables(site: Site) -> Iterator[Finding]:
-    """Yield a finding for each variable with a wrong value. If all values are right, yield one finding that says so."""
+    """Yield a finding for each variable with a wrong value. If all values are right, yield one finding that says
+    so."""
     wrong = [*wrong_variables(site, Stage.ENVIRONMENT)]
     yield from wrong
     if not wrong:

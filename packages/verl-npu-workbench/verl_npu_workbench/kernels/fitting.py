@@ -87,8 +87,8 @@ def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks
 
 
 def blocks_of(arguments: Arguments) -> Blocks:
-    """Return the constants that are sides of blocks: those that the configuration sets or, if it sets none, those whose
-    names look like block sizes."""
+    """Return the constants that are sides of blocks: those that the configuration sets or, if it sets none, those
+    whose names look like block sizes."""
     set_by_configuration = {part.partition("=")[0] for part in arguments.label.split(", ") if part}
     return {
         name: value

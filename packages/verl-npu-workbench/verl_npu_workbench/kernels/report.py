@@ -36,7 +36,8 @@ def status(result: Report) -> Status:
 
 
 def stands_for(pair: Pair) -> str:
-    """Name the CANN release to which the compiler corresponds, and say where the compiler differs from that release."""
+    """Name the CANN release to which the compiler corresponds, and say where the compiler differs from that
+    release."""
     return _(
         "{front} belongs to CANN {cann} ({said_by}); {back} is released separately from CANN, and is newer or older "
         "than the bishengir-compile in your CANN."

@@ -62,8 +62,8 @@ class Waiting:
 
 
 def waiting_of(log: TrainingLog) -> Waiting | None:
-    """Return how long each side of a training waits for the other side. Return None if the training is not asynchronous
-    or has too few steps."""
+    """Return how long each side of a training waits for the other side. Return None if the training is not
+    asynchronous or has too few steps."""
     # The first step of a run compiles and warms up.
     warm = {next(iter(log.steps), 0), *(restart.to for restart in log.restarts)}
     steps = [metrics for step, metrics in log.steps.items() if step <= log.last and step not in warm][-RECENT:]

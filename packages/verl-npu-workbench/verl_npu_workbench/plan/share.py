@@ -91,7 +91,8 @@ class MicroBatch:
 
     @property
     def budget(self) -> int:
-        """The token budget of a dynamic micro batch. It is the sum of the budgets of all NPUs that share a sequence."""
+        """The token budget of a dynamic micro batch. It is the sum of the budgets of all NPUs that share a
+        sequence."""
         return self.size * self.sequence_parallel
 
     def sequences(self, length: int, of: int) -> int:

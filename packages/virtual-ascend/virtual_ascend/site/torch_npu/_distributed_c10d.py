@@ -36,8 +36,8 @@ class _Options:
 
     @property
     def hccl_config(self) -> dict[str, int | str]:
-        """A copy of the communicator's settings, as a mapping from names to values, for example of the buffer size. The
-        property is as in torch_npu."""
+        """A copy of the communicator's settings, as a mapping from names to values, for example of the buffer size.
+        The property is as in torch_npu."""
         return dict(self._hccl_config)
 
     @hccl_config.setter

@@ -58,7 +58,9 @@ def graph_task_update_begin(stream: torch.Stream, handle: Group) -> None:
 
 
 def graph_task_update_end(stream: torch.Stream) -> None:
-    """End the update of a group. Raises:
+    """End the update of a group.
+
+    Raises:
         RuntimeError: the calls do not match the tasks of the group.
     """
     captures.end()

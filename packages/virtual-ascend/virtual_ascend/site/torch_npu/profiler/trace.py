@@ -77,7 +77,9 @@ class _KinetoProfile:
         self.metadata[key] = json.loads(value)
 
     def export_chrome_trace(self, output_path: str) -> None:
-        """Write an empty trace, because nothing is recorded. Raises:
+        """Write an empty trace, because nothing is recorded.
+
+        Raises:
             RuntimeError: the path does not end in .json.
         """
         if not output_path.endswith(".json"):

@@ -41,8 +41,8 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
         return None
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """End the iteration, and adapt the scale to the iteration's overflows. If `new_scale` is given, use that scale.
-        A scale that is not dynamic stays as it is."""
+        """End the iteration, and adapt the scale to the iteration's overflows. If `new_scale` is given, use that
+        scale. A scale that is not dynamic stays as it is."""
         self._has_overflow = False
         if self.is_enabled() and not self._dynamic and new_scale is None:
             self._per_optimizer_states.clear()
