@@ -44,17 +44,21 @@ from .script import say_unconfined
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
-@source_option("A checkout of verl to check the script against.")
+@source_option("Check the script against this checkout of verl.")
 @unconfined_option
 @click.option(
-    "--start", "starts", is_flag=True, help="Also start the job on phantom NPUs, and stop it before its first step."
+    "--start",
+    "starts",
+    is_flag=True,
+    help="Also start the job on phantom NPUs (tensors have shapes but no "
+    "values), and stop it before its first training step.",
 )
-@click.option("--no-advice", is_flag=True, help="Leave out the advice about settings that may make the job faster.")
+@click.option("--no-advice", is_flag=True, help="Do not print advice about settings that may make the job faster.")
 @click.option(
     "--model-config",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="With --start: the config.json of the script's model, if lint does not find it.",
+    help="With --start: the config.json of the script's model, if lint does not find this file itself.",
 )
 @click.option(
     "--overrides",
@@ -62,7 +66,9 @@ from .script import say_unconfined
     metavar="WHAT",
     help="Check only MindSpeed overrides: 'key=value …', a Hydra command line, or the path of a script.",
 )
-@click.option("--list-overrides", is_flag=True, help="List MindSpeed's features and their overrides.")
+@click.option(
+    "--list-overrides", is_flag=True, help="List MindSpeed's features and the overrides that switch them on."
+)
 @click.option(
     "--revision",
     help="Check overrides against this recorded revision of MindSpeed [default: the installed MindSpeed].",
@@ -70,7 +76,7 @@ from .script import say_unconfined
 @click.option(
     "--pin",
     type=click.Choice([*pins()]),
-    help="Check overrides against the MindSpeed that the documents of this version of verl name.",
+    help="Check overrides against one MindSpeed revision: the revision in the documents of this version of verl.",
 )
 @json_option()
 def lint(
@@ -90,19 +96,20 @@ def lint(
     """Check a launch script for known problems.
 
     The script runs in a sandbox, without your home folder and without a network. Stand-ins replace the programs that
-    the script starts. Hydra composes the settings in the sandbox, too. Arguments of the script follow --. The sandbox
-    needs the package bubblewrap. Without a sandbox, lint checks only the script's text, and the exit status is 2.
+    the script starts. Hydra composes the job's settings in the sandbox, too. Write the arguments of the script after
+    --. The sandbox needs the package bubblewrap. Without a sandbox, lint checks only the script's text, and the exit
+    status is 2.
 
     With --start, the job also runs in the sandbox, in one process, on as many phantom NPUs as the script asks for. The
     workers build their models, and the engine builds its configuration. The run stops before it computes the first
-    gradients. If upstream raises an error on the way, lint prints the error with its line.
+    gradients. If upstream raises an error during this run, lint prints the error and the line that raised it.
 
     MindSpeed overrides are checked against the installed MindSpeed. If MindSpeed is not installed and you choose no
-    revision, overrides are checked against all recorded revisions. An override is then refused only if every revision
-    refuses it.
+    revision, overrides are checked against all recorded revisions. In this case, lint refuses an override only if
+    every recorded revision refuses it.
 
-    Exit status: 0 no problem, or only warnings and advice, 1 an error, 2 the script, or a part of it, cannot be
-    checked.
+    Exit status: 0 if there is no problem, or only warnings and advice; 1 if there is an error; 2 if the script, or a
+    part of it, cannot be checked.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
