@@ -214,6 +214,6 @@ def _no_manifest(subject: str, found: str) -> SourceError:
         subject=subject,
         expected=f"a manifest of schema {SCHEMA}",
         found=found,
-        fix="give the folder of the job's manifests (in a rehearsal, its subfolder `manifests`), or if this file is "
-        "damaged, run the job again",
+        fix="give the folder of the job's manifests (for a rehearsal, the subfolder `manifests` of its output). If "
+        "this file is damaged, run the job again",
     )

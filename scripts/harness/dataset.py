@@ -53,7 +53,11 @@ def _checked(path: Path) -> Path:
     try:
         names = pyarrow.parquet.read_schema(path).names
     except (OSError, ValueError) as error:
-        raise BadInput(_("--data: expected parquet; found {path}: {error}").format(path=path, error=error)) from error
+        raise BadInput(
+            _("--data: expected a parquet file; found {path}, which cannot be read: {error}").format(
+                path=path, error=error
+            )
+        ) from error
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise BadInput(

@@ -134,9 +134,10 @@ def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
         done = subprocess.run(command, check=False, env=os.environ | variables)
     if done.returncode != 0:
         raise RunFailed(
-            _("pip install {packages} failed, see above. Start again; unfinished environments are replaced").format(
-                packages=" ".join(arguments)
-            )
+            _(
+                "pip install {packages} failed; its output is above. Start the script again: it replaces an "
+                "unfinished environment"
+            ).format(packages=" ".join(arguments))
         )
 
 

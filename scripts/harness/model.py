@@ -57,8 +57,12 @@ def obtain(source: str) -> str:
     path = Path(source)
     if path.exists():
         if not (path / "config.json").is_file():
-            raise BadInput(_("--model: expected a folder with config.json; found {path}").format(path=path))
+            raise BadInput(
+                _("--model: expected a folder with a config.json; found {path}, which has none").format(path=path)
+            )
         return str(path.resolve())
     if source.startswith((".", "/", "~")):
-        raise BadInput(_("--model: expected a folder or a hub name; found no {source}").format(source=source))
+        raise BadInput(
+            _("--model: expected a folder or a hub name; found {source}, which is neither").format(source=source)
+        )
     return source

@@ -169,9 +169,10 @@ def find(name: str) -> Pin:
     """Return the pin called `name`. If there is no such pin, raise BadInput with the names of all pins."""
     if name not in PINS:
         raise BadInput(
-            _("--pin: expected one of {pins}; found {name!r}. Other revisions: --verl PATH").format(
-                pins=_(", ").join(PINS), name=name
-            )
+            _(
+                "--pin: expected one of {pins}; found {name!r}. To use another revision, give a checkout with --verl "
+                "PATH"
+            ).format(pins=_(", ").join(PINS), name=name)
         )
     return PINS[name]
 
@@ -187,7 +188,7 @@ def check_engine(name: str, pin: Pin) -> None:
         raise BadInput(
             _(
                 "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}); "
-                "found {pin}. Leave the option out to use the small engine"
+                "found {pin}. Leave out --rollout to use verl-npu's small engine"
             ).format(name=name, pins=_(", ").join(have), pin=pin.name)
         )
 
@@ -205,7 +206,8 @@ def engine_source(engine: Engine) -> Path:
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}; found {found}. Clone vllm-ascend, check out {commit}, and name the folder"
+                "{commit}; found {found}. Clone vllm-ascend, check out {commit}, and set {variable} to the folder "
+                "of the clone"
             ).format(variable=SOURCE, commit=engine.commit, found=named or _("nothing"))
         )
     revision = _revision(Path(named))
@@ -213,7 +215,7 @@ def engine_source(engine: Engine) -> Path:
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}; found {found} at {revision}. Check out {commit}"
+                "{commit}; found {found}, which is at {revision}. Check out {commit} there"
             ).format(variable=SOURCE, commit=engine.commit, found=named, revision=revision[:10])
         )
     return Path(named).resolve()
@@ -226,7 +228,7 @@ def read_checkout(path: Path) -> Checkout:
         raise BadInput(
             _(
                 "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version); found "
-                "{path}. Name the root of a clone of verl"
+                "{path}. Give the root of a clone of verl with --verl"
             ).format(path=path)
         )
     return Checkout(path.resolve(), version_file.read_text().strip(), _revision(path))
@@ -253,8 +255,8 @@ def pin_of(checkout: Checkout) -> Pin:
         names = _(" and ").join(pin.name for pin in alike)
         raise BadInput(
             _(
-                "--verl: {path} has version {version}, as {pins} do, and is not a git checkout of any of them. "
-                "Name the right pin with --pin"
+                "--verl: {path} has version {version}, as {pins} do, and is not a git checkout of any of these "
+                "pins. Give the right pin with --pin"
             ).format(path=checkout.path, version=checkout.version, pins=names)
         )
     if alike:
@@ -262,7 +264,7 @@ def pin_of(checkout: Checkout) -> Pin:
     raise BadInput(
         _(
             "--verl: expected a revision near one of {pins}; found version {version} in {path}. "
-            "Name the nearest pin with --pin"
+            "Give the nearest pin with --pin"
         ).format(
             pins=_(", ").join(f"{pin.name} ({pin.version})" for pin in PINS.values()),
             version=checkout.version,

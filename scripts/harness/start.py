@@ -56,9 +56,19 @@ def _main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], i
     found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
     if request.make_environment and INSIDE not in os.environ:
         if request.rollout != pins.SMALL and not found.virtual:
-            raise BadInput(_("--rollout: it is for virtual NPUs, and this machine has real NPUs. Leave it out"))
+            raise BadInput(
+                _(
+                    "--rollout: the option is only for virtual NPUs, and this machine has real NPUs. Leave "
+                    "out --rollout"
+                )
+            )
         if request.torch_npu and not found.virtual:
-            raise BadInput(_("--torch-npu: it is for virtual NPUs, and this machine has real NPUs. Leave it out"))
+            raise BadInput(
+                _(
+                    "--torch-npu: the option is only for virtual NPUs, and this machine has real NPUs. "
+                    "Leave out --torch-npu"
+                )
+            )
         recipe = environment.Recipe(
             request.pin,
             request.checkout,

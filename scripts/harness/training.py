@@ -156,9 +156,10 @@ def _source(job: str, variable: str) -> Path:
     folder = os.environ.get(variable)
     if not folder or not Path(folder).is_dir():
         raise BadInput(
-            _("--job {job}: expected {variable} to be the folder of a checkout; found {folder!r}").format(
-                job=job, variable=variable, folder=folder
-            )
+            _(
+                "--job {job}: expected the environment variable {variable} to be the folder of a checkout; found "
+                "{folder!r}"
+            ).format(job=job, variable=variable, folder=folder)
         )
     return Path(folder).resolve()
 

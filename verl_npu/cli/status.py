@@ -91,7 +91,7 @@ def _this_process(problem: AscendSoftwareError | None) -> Manifest:
             subject="verl",
             expected=_("a verl that can be imported here, or the FOLDER of a job's manifests"),
             found=_("no package named {name}").format(name="verl") if missing else f"{type(error).__name__}: {error}",
-            fix=_("install verl here, or give the folder in the job's VERL_NPU_MANIFEST_DIR"),
+            fix=_("install verl here, or give the folder to which VERL_NPU_MANIFEST_DIR was set in the job"),
         ) from error
     identity = process.identity()
     return {

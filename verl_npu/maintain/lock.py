@@ -91,7 +91,7 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
     if bundle is None:
         raise DeclarationError(
             subject=f"--features {owner}",
-            expected=f"one of the distributions with features: {', '.join(found)}",
+            expected=f"one of the distributions that have features: {', '.join(found)}",
             found=owner,
             fix="install the distribution with its entry point in this environment",
         )
@@ -103,7 +103,7 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
             subject=f"--upstream {upstream}",
             expected=f"one of the upstreams of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
             found=upstream,
-            fix="correct the name, or add it to the contribution's upstreams",
+            fix="correct the name, or add the upstream to the contribution of this distribution",
         )
     return bundle, chosen
 

@@ -131,7 +131,7 @@ class _Declare:
             if not text.strip():
                 raise DeclarationError(
                     subject=f"patch of {target} in feature {self._feature.name}",
-                    expected=f"a non-empty {label!r}",
+                    expected=f"a text for {label!r}",
                     found="an empty text",
                     fix=f"write {label}, which `explain` shows to the user",
                 )

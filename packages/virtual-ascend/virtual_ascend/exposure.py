@@ -28,7 +28,7 @@ def expose(*, first: bool = False) -> None:
     if found is not None:
         name = variables.NPUS.name
         raise RealAscendError(
-            subject=f"the virtual NPUs that {name} asks for",
+            subject=f"the virtual NPUs for which {name} asks",
             expected="an environment without a real torch_npu",
             found=f"a real torch_npu in {found}",
             fix=f"unset {name} to use the real NPUs, or choose an environment without torch_npu",

@@ -41,7 +41,7 @@ def find(name: str, pin: Pin) -> Job:
         )
     if name not in pin.jobs:
         raise BadInput(
-            _("--job {name}: expected one of the pins {pins}; found {pin}").format(
+            _("--job {name}: this job needs one of the pins {pins}; found the pin {pin}").format(
                 name=name,
                 pins=_(", ").join(each.name for each in PINS.values() if name in each.jobs),
                 pin=pin.name,

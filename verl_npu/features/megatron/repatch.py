@@ -92,10 +92,10 @@ def refuse_to_go_without_mindspeed(worker: str) -> None:
     raise UnavailableError(
         subject=worker,
         expected="the installed MindSpeed in this process, because Megatron does not run on NPUs without it",
-        found=f"an import that failed without a word, because {' and '.join(missing)} "
+        found=f"an import of MindSpeed that failed without a message, because {' and '.join(missing)} "
         f"{'is' if len(missing) == 1 else 'are'} not installed"
         if missing
-        else "an import that failed without a word",
+        else "an import of MindSpeed that failed without a message",
         fix=advice(missing) if missing else "run `python -c 'import mindspeed.megatron_adaptor'` to see the error",
         override=OVERRIDE,
     )
@@ -171,7 +171,7 @@ def _rejection(request: Request, settings: Mapping[str, object], error: Exceptio
             fix += " (megatron.training is in Megatron-LM's source, not in megatron-core)"
     return ApplyError(
         subject=f"{request.worker}: override_transformer_config",
-        found=f"MindSpeed cannot apply the combination {keys}, and verl-npu has undone the changes: "
+        found=f"MindSpeed cannot apply the combination of {keys}, so verl-npu has undone all changes: "
         f"{type(error).__name__}: {error}",
         fix=fix,
         override=OVERRIDE,
@@ -235,7 +235,7 @@ def _refuse_conflicts(
     keys = held or differ
     raise JobSettingError(
         subject=f"{request.worker}: override_transformer_config",
-        expected=f"the values that {first.request.worker} runs with in this process: "
+        expected=f"the values with which {first.request.worker} is running in this process: "
         + ", ".join(f"{key}={theirs.get(key)}" for key in keys),
         found=", ".join(f"{key}={mine.get(key)}" for key in keys),
         fix="set the same values for both workers, or give each worker its own resource pool, because MindSpeed "

@@ -160,7 +160,8 @@ def _active_classes(path: Path) -> list[str]:
             subject=str(path),
             expected="a function create_features_list",
             found="no function of this name",
-            fix="use one of the recorded revisions of MindSpeed, because this one lists its features differently",
+            fix="use one of the recorded revisions of MindSpeed, because this MindSpeed lists its features in "
+            "another way",
         )
     order = []
     for call in _calls(functions["create_features_list"]):

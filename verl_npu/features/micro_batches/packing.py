@@ -64,8 +64,8 @@ def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -
     if not len(packed) <= count <= len(lengths):
         raise JobSettingError(
             subject="the number of micro-batches on this rank",
-            expected=f"at least {len(packed)} because of the budget of {budget} tokens, and at most {len(lengths)}, "
-            "the number of sequences",
+            expected=f"at least {len(packed)} micro-batches, because of the budget of {budget} tokens, and at most "
+            f"{len(lengths)}, which is the number of sequences",
             found=f"{count}, the largest number among the ranks, rounded up for the virtual pipeline",
             fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
             override="VERL_NPU_TOKEN_BUDGET=0",
@@ -201,8 +201,9 @@ class Demand:
             subject=f"micro-batches of at most {self.budget} tokens",
             expected="only sequences that fit the budget",
             found=found or f"a sequence of {length} tokens on another rank",
-            fix="raise the *_max_token_len_per_gpu of this worker (the budget is this setting times the size of "
-            "sequence parallelism), or lower data.max_prompt_length or data.max_response_length",
+            fix="raise the *_max_token_len_per_gpu of this worker (the budget is the value of this setting "
+            "multiplied by the size of sequence parallelism), or lower data.max_prompt_length or "
+            "data.max_response_length",
         )
 
     def _unknown(self, found: str) -> JobSettingError:
@@ -210,7 +211,7 @@ class Demand:
             subject="verl.utils.seqlen_balancing:rearrange_micro_batches",
             expected=f"micro-batches of at most {self.budget} tokens",
             found=found,
-            fix="report this error, because verl-npu does not know how this verl splits batches",
+            fix="report this error, because this verl splits batches in a way that verl-npu does not know",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
 

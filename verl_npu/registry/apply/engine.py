@@ -225,7 +225,7 @@ class Registry:
         error = DeclarationError(
             subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
             found="this patch is left out, because it was declared after the patches had been judged",
-            fix="declare it in the module of your own feature, to which the entry point leads",
+            fix="declare the patch in the module of your own feature, which your entry point must import",
         )
         if self.policy.strict:
             raise error

@@ -128,7 +128,7 @@ class Ledger:
         if not binding.in_force():
             raise ApplyError(
                 subject=f"patch {binding.patch.id}",
-                found=f"another package guards {binding.patch.target}, which still holds "
+                found=f"another package guards {binding.patch.target}, so that the target still holds "
                 f"{f'{binding.slot.read()!r}'[:200]} after the patch was written",
                 fix="do not load that package in this process",
             )

@@ -39,7 +39,7 @@ class Policy:
                 near = difflib.get_close_matches(unknown[0], names, n=1)
                 yield SettingError(
                     subject=f"{self.prefix}_{switch}={','.join(sorted(chosen))}",
-                    expected=f"names from {', '.join(names)}, separated by commas",
+                    expected=f"some of the names {', '.join(names)}, separated by commas",
                     found=f"{', '.join(unknown)}, which has no effect",
                     fix=f"did you mean {near[0]}?" if near else "correct the name, or unset the variable",
                 )

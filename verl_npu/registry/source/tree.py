@@ -421,7 +421,7 @@ def unparsable(module: str, error: Exception) -> SourceError:
         subject=module,
         expected="Python source that this interpreter can parse",
         found=str(error) or type(error).__name__,
-        fix="use the Python version that the upstream asks for",
+        fix="use a Python version that the upstream supports",
     )
 
 

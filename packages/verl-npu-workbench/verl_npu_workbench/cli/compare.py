@@ -152,10 +152,10 @@ def compare(
     if isinstance(reference, Baseline) and ("parity" in standards or png):
         raise SourceError(
             subject=f"--baseline {reference.name}",
-            found=_("published figures have no steps, so {option} cannot be used").format(
+            found=_("{option} needs the values of each step, and published figures do not have them").format(
                 option="--png" if "parity" not in standards else "--standard parity"
             ),
-            fix=_("give a reference log instead, or remove the option"),
+            fix=_("give a reference log instead of --baseline, or remove the option"),
         )
     made = compare_logs(
         npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
@@ -287,8 +287,8 @@ def _sides(
     if published is None:
         raise SourceError(
             subject=f"--baseline {baseline}",
-            expected=_("one of {baselines}").format(baselines=_(", ").join(BASELINES)),
-            found=_("another name"),
+            expected=_("one of the names {baselines}").format(baselines=_(", ").join(BASELINES)),
+            found=_("a name that is not among them"),
             fix=_("see verl-npu compare --list-baselines"),
         )
     return read(npu_log), published
@@ -305,8 +305,8 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
         if not made.pairs and option == "--png":
             raise SourceError(
                 subject=option,
-                found=_("no metric is in both logs at the same step"),
-                fix=_("remove the option, or give logs with common steps"),
+                found=_("the two logs have no metric at the same step"),
+                fix=_("remove the option, or give two logs that have some steps in common"),
             )
         try:
             if option == "--png":

@@ -145,9 +145,9 @@ def check_script(
     if source != upstreams.INSTALLED and not Path(source).is_dir():
         raise SourceError(
             subject=f"--source {source}",
-            expected=_("the folder of a source tree, to start the script in"),
+            expected=_("the folder of a source tree, in which the script is started"),
             found=_("a path that is not a folder"),
-            fix=_("unpack the wheel, or leave --source out"),
+            fix=_("give a folder (unpack a wheel first), or leave --source out"),
         )
     tree = Path(source).resolve() if source != upstreams.INSTALLED else tree_of(script).resolve()
     reason = "" if unconfined else why_none()
@@ -321,7 +321,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | Non
             "the trainer resolves all references before the first step, and OmegaConf raises InterpolationKeyError "
             "for this reference"
         ),
-        fix=_("keep the setting that the reference names, or replace the reference by a value"),
+        fix=_("keep the setting to which the reference points, or write a value in place of the reference"),
     )
 
 

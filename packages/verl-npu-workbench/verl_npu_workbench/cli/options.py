@@ -99,7 +99,7 @@ def named_of(pin: Pin, named: str | None) -> Environment:
             other.name for other in PINS.values() if any(each.id == named for each in other.environments)
         )
         raise click.UsageError(
-            _("--for {named}: expected one of {have} with --pin {pin}; {also} has {named}").format(
+            _("--for {named}: with --pin {pin}, expected one of {have}; only {also} has {named}").format(
                 named=named, have=have, pin=pin.name, also=also
             )
         )

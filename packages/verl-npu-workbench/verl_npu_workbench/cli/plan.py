@@ -255,7 +255,7 @@ def _print_history(
 ) -> Status:
     """Plan at each commit of the range. Return FOUND if a commit moved the memory, or has no plan."""
     if verl is None:
-        raise click.UsageError(_("--history needs --verl, a clone of verl with its history"))
+        raise click.UsageError(_("--history also needs --verl CLONE, where CLONE is a clone of verl with its history"))
     # A script of the clone, or one that only its commits have, is the commit's own.
     inside = None
     if (
@@ -322,12 +322,14 @@ def _refuse_lengths(
     if lengths and (prompt_length or response_length or spread):
         raise click.UsageError(
             _(
-                "--lengths replaces --prompt-length, --response-length, and --spread: give only --lengths, "
-                "or remove --lengths"
+                "--lengths cannot be combined with --prompt-length, --response-length, or --spread: give only "
+                "--lengths, or remove it"
             )
         )
     if spread and not response_length:
-        raise click.UsageError(_("--spread needs a mean: give the mean as --response-length"))
+        raise click.UsageError(
+            _("--spread needs the mean length of the responses: give the mean with --response-length")
+        )
 
 
 def _print(

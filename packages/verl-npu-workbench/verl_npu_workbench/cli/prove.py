@@ -125,8 +125,8 @@ def prove(
     if arguments and recipe is None:
         raise click.UsageError(
             _(
-                "{arguments}: arguments are for the script of --recipe; add --recipe SCRIPT, or choose a stage with "
-                "--stage {stage}"
+                "{arguments}: arguments are passed only to the script that --recipe names. Add --recipe SCRIPT, or "
+                "choose a stage with --stage {stage}"
             ).format(arguments=" ".join(arguments), stage=_meant(arguments[0]))
         )
     if html is not None:

@@ -150,8 +150,8 @@ def _check_pin(asked: str, tree: Path) -> None:
     if found != asked:
         raise CommandError(
             subject=f"--pin {asked}",
-            expected=_("verl of the pin {asked} in {tree} or in this environment").format(asked=asked, tree=tree),
-            found=_("another verl, nearest to the pin {found}").format(found=found),
+            expected=_("verl at the pin {asked}, in {tree} or in this environment").format(asked=asked, tree=tree),
+            found=_("a verl that is nearest to the pin {found}").format(found=found),
             fix=_("give a checkout of that pin with --verl, or let scripts/rehearse.sh --pin install it"),
         )
 

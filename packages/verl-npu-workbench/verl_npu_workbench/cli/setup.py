@@ -152,14 +152,14 @@ def setup(
             subject="--mount",
             expected="--format docker-run",
             found=f"--format {form}",
-            fix=_("give a volume claim with --claim NAME:/PATH"),
+            fix=_("to mount a volume in pods, use --claim NAME:/PATH instead of --mount"),
         )
     made = make(target, machines, npus, image, mounts)
     if form == "docker-run":
         if words or nodes > 1:
             raise CommandError(
                 subject="--format docker-run",
-                expected=_("no command and one machine: you start the job inside the container"),
+                expected=_("no command and only one machine, because you start the job yourself inside the container"),
                 found=f"-- {shlex.join(words)}" if words else f"--nodes {nodes}",
                 fix=_("remove the command and --nodes, or use --format rayjob"),
             )
@@ -186,8 +186,8 @@ def _install(host: Target, output: Path | None, as_json: bool) -> None:
         others = [each.name for each in PINS.values() if Target(each, host.arch, host.npu).documented]
         raise CommandError(
             subject=f"--pin {host.pin.name} --npu {host.npu.value}",
-            expected=_("a pin whose documents cover this NPU: {pins}").format(pins=_(", ").join(others)),
-            found=_("no document about it"),
+            expected=_("one of the pins whose documents cover this NPU: {pins}").format(pins=_(", ").join(others)),
+            found=_("no document of this pin covers this NPU"),
             fix=_("use one of these pins"),
         )
     files = _files(host, replace(host, in_image=True))
@@ -257,7 +257,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
             raise SourceError(
                 subject=f"--output {folder}",
                 expected=_("a folder in which no file would be overwritten"),
-                found=_("{names} with different content").format(names=_(", ").join(taken)),
+                found=_("the files {names} exist in it, with different content").format(names=_(", ").join(taken)),
                 fix=_("give another folder, or delete the files that you do not need"),
             )
         for name, text in files.items():

@@ -331,7 +331,7 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
             subject=str(files[0]),
             expected=_("a report of ascend-fd that names a fault"),
             found=_("a report without a fault"),
-            fix=_("add the log of the job"),
+            fix=_("give the job's log in addition to the report"),
         )
     return _conclude([_opened(*each, rules) for each in zip(files, reports, strict=True)], rules)
 

@@ -174,11 +174,11 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
             else _("{usual}, but its environment is not set up").format(usual=usual)
             if there
             else _("no nnal in {usual}").format(usual=usual),
-            expected=_("nnal of the same version as CANN"),
+            expected=_("the package nnal, in the same version as CANN"),
             why=_("without nnal, vllm-ascend's operators end with `libatb.so: cannot open shared object file`"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(usual / _SCRIPT)), where=_WHERE)
             if there
-            else _("install nnal in CANN's version, then `source {nnal}/{script}` {where}").format(
+            else _("install nnal in the version of CANN, then run `source {nnal}/{script}` {where}").format(
                 nnal=_NNAL[0], script=_SCRIPT, where=_WHERE
             ),
         )

@@ -159,7 +159,7 @@ def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job
     names = ", ".join(f"{job.name} ({seen[job.roots[0]].title[:60]})" for job in found)
     raise CommandError(
         subject="--hang" + (f" {asked}" if asked else ""),
-        expected="one job on this host, or the id of a Ray job or of a process",
+        expected="exactly one job on this host, or the id of a Ray job or of a process after --hang",
         found=f"{len(found)}: {names}" if found else "no visible process of Ray and no rank of torchrun",
         fix="give one of these ids after --hang"
         if found

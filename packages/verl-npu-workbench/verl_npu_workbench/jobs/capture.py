@@ -175,11 +175,11 @@ def capture(
     if result.ended.limit:
         raise SourceError(
             subject=str(script),
-            expected=_("the script to end quickly, because stand-ins replace the programs that it starts"),
+            expected=_("the script to end quickly, because the programs that it starts are replaced by stand-ins"),
             found=_("{limit}; the last call was {shown}").format(limit=result.ended.limit, shown=_shown(result.calls)),
             fix=_(
                 "give the trainer's own command instead (verl-npu rehearse -- python3 -m verl.trainer.main_ppo "
-                "key=value …): the script computes too long or waits for something that only the cluster has"
+                "key=value …): the script computes for too long, or waits for something that only the cluster has"
             ),
         )
     return result
@@ -291,7 +291,7 @@ def check_text(script: Path) -> None:
             subject=str(script),
             expected=_("a shell script that bash can parse"),
             found=re.sub(r"^\S*?: (?=line)", "", first),
-            fix=_("fix this line and check the script with `bash -n`"),
+            fix=_("correct this line, and check the script with `bash -n`"),
         )
 
 

@@ -99,7 +99,7 @@ def trainer_of(captured: Capture) -> Trainer:
             subject=str(captured.script),
             expected=_("one trainer"),
             found=f"{len(different)}: {'; '.join(different)[:400]}",
-            fix=_("give one trainer's command after `verl-npu rehearse --`"),
+            fix=_("give the command of one of these trainers after `verl-npu rehearse --`"),
         )
     if not found:
         called = list(dict.fromkeys(" ".join([call.program, *call.arguments[:3]]) for call in captured.calls))
@@ -143,7 +143,7 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
         raise SourceError(
             subject=" ".join(words)[:200] or _("the command"),
             expected=_("a command such as python3 -m verl.trainer.main_ppo key=value …"),
-            found=_("a command that starts no module or file with key=value settings"),
+            found=_("a command that starts neither a module nor a file with key=value settings"),
             fix=_("copy the command from your script and fill in its variables"),
         )
     return trainer

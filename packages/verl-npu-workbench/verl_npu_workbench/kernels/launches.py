@@ -69,7 +69,7 @@ def _why(cases: object) -> str:
 def _no_launches(path: Path, found: str) -> CommandError:
     return CommandError(
         subject=str(path),
-        expected=_("a file with launches of Triton kernels, one in each line"),
+        expected=_("a file with recorded launches of Triton kernels, one launch in each line"),
         found=found,
         fix=_(
             "record the launches again: run the program with {virtual}=1 and {name}=FILE, let it import "

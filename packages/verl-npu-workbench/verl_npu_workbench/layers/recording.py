@@ -86,7 +86,7 @@ def prefix_of(model: Any) -> str:
     for name, module in model.named_modules():
         if all(hasattr(module, part) for part in ("layers", "embed_tokens", "norm")):
             return _plain(f"{name}." if name else "")
-    raise LookupError(f"{type(model).__name__} has no decoder with embed_tokens, layers and norm")
+    raise LookupError(f"the model class {type(model).__name__} has no decoder with embed_tokens, layers, and norm")
 
 
 def _plain(path: str) -> str:

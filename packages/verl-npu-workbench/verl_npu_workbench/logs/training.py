@@ -437,7 +437,7 @@ def _event_files(path: Path) -> list[Path]:
             )
             if folders
             else _("no TensorBoard files"),
-            fix=_("give the folder that directly contains them"),
+            fix=_("give the folder that directly contains the files of one training"),
         )
     # Their names begin with the time of their creation.
     return sorted(found, key=lambda file: file.name)

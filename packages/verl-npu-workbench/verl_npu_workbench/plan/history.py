@@ -129,5 +129,8 @@ def _no_range(commits: str, found: str) -> PlanError:
         subject=f"--history {commits}",
         expected=_("two revisions of the repository in --verl, as GOOD..BAD"),
         found=found,
-        fix=_("give two revisions that `git log` shows there, and a clone with its history"),
+        fix=_(
+            "give two revisions that `git log` shows in the repository of --verl, which must be a clone with its "
+            "history"
+        ),
     )

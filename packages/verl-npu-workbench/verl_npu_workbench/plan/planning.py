@@ -227,13 +227,13 @@ def _check_megatron(settings: Settings) -> None:
         if not is_installed(module) and not _is_beside(module):
             raise PlanError(
                 subject=f"{ACTOR}.strategy=megatron",
-                expected=_("{package} in this environment, because a plan runs verl's own workers").format(
+                expected=_("the package {package} in this environment, because a plan runs verl's own workers").format(
                     package=package
                 ),
                 found=_("none"),
                 fix=_(
                     "install the version that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
-                    "scripts/plan.sh, which makes the environment; {variable} names a checkout of MindSpeed"
+                    "scripts/plan.sh, which makes an environment; set {variable} to a checkout of MindSpeed for it"
                 ).format(variable=environment.MINDSPEED.name),
             )
 
@@ -249,11 +249,11 @@ def _check_memory(request: Request, ranks: int) -> None:
     if available < _NEEDED:
         raise PlanError(
             subject=_("the memory of this machine"),
-            expected=_("at least {needed:.1f} GiB for each rank of the plan, of which {ranks} run at a time").format(
+            expected=_("at least {needed:.1f} GiB for each rank of the plan; {ranks} ranks are run at a time").format(
                 needed=_NEEDED / GIB, ranks=ranks
             ),
             found=f"{available / GIB:.1f} GiB",
-            fix=_("end other programs, or give more with --memory"),
+            fix=_("end other programs, or allow the plan more memory with --memory"),
         )
 
 
@@ -360,7 +360,7 @@ def ask_rank(
             subject=_("rank {rank}").format(rank=job.rank),
             expected=_("verl's workers to start in this environment"),
             found=f"{(lines or ['no output'])[-1][:300]} ({error})",
-            fix=_("read {log}").format(log=log),
+            fix=_("read the log {log}").format(log=log),
         ) from error
 
 

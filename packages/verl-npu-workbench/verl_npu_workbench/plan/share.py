@@ -301,7 +301,9 @@ def replicas_of(world: int, sizes: Parallelism, whence: str) -> int:
         return sizes.replicas(world)
     raise PlanError(
         subject=_("the parallel sizes"),
-        expected=_("a product that divides {world} NPUs ({whence})").format(world=world, whence=whence),
+        expected=_("parallel sizes whose product divides the number of NPUs, {world} ({whence})").format(
+            world=world, whence=whence
+        ),
         found=str(sizes.replica),
         fix=_("change the parallel sizes or the number of NPUs"),
     )
@@ -413,8 +415,8 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
     if asked[0] >= budget:
         raise PlanError(
             subject=_("the token budget"),
-            expected=_("room for a prompt of {asked} tokens and an answer").format(asked=asked[0]),
-            found=_("{budget} tokens on all ranks that share a sequence").format(budget=budget),
+            expected=_("a token budget with room for a prompt of {asked} tokens and an answer").format(asked=asked[0]),
+            found=_("a budget of {budget} tokens on all ranks that share a sequence").format(budget=budget),
             fix=_("raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu"),
         )
     notes.append(

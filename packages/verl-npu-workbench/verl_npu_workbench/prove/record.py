@@ -173,7 +173,7 @@ def _parsed(line: bytes, path: Path, number: int) -> object:
     except (ValueError, RecursionError) as error:
         raise CommandError(
             subject=_("{path}, line {line}").format(path=path, line=number + 1),
-            expected=_("JSON that a stage wrote"),
+            expected=_("a line of JSON that a stage wrote"),
             found=described(error),
             fix=_("start a new proof in another folder"),
         ) from error

@@ -56,7 +56,7 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
         if limit < 2:
             raise CommandError(
                 subject="--npus",
-                expected=_("at least 2, because the trainer and the rollout do not share NPUs in this script"),
+                expected=_("at least 2, because the trainer and the rollout have separate NPUs in this script"),
                 found=str(npus),
                 fix=_("give --npus 2 or more"),
             )

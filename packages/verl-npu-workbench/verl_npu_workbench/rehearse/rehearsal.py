@@ -153,7 +153,7 @@ def _new_folder(output: Path, name: str) -> Path:
     except OSError as error:
         raise CommandError(
             subject="--output",
-            expected=_("a writable folder"),
+            expected=_("a folder that can be written"),
             found=f"{output}: {error}",
             fix=_("give another folder"),
         ) from error

@@ -247,7 +247,8 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
         if counted.entries > _MOST_ENTRIES or depth > _DEEPEST:
             raise OverflowError(
                 _(
-                    "a program that wrote more than {most_entries} files, or folders with more than {deepest} levels"
+                    "a program that wrote more than {most_entries} files, or nested folders more than {deepest} "
+                    "levels deep"
                 ).format(most_entries=_MOST_ENTRIES, deepest=_DEEPEST)
             )
         for name in names:

@@ -85,7 +85,8 @@ def offer_recurrence(rule: ModuleType) -> None:
     ) -> object:
         if (scale is not None and scale != k.shape[-1] ** -0.5) or head_first:
             raise NotImplementedError(
-                "chunk_gated_delta_rule on virtual NPUs supports neither another scale nor head_first"
+                "on virtual NPUs, chunk_gated_delta_rule supports only the default scale, and does not support "
+                "head_first"
             )
         if q.dtype == torch.float32:
             raise ValueError("ChunkGatedDeltaRuleFunction does not support float32. Please use bfloat16.")
@@ -227,7 +228,9 @@ def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Ten
     if x.shape[-1] % 2:
         raise RuntimeError(f"the width of a head must be even, but is {x.shape[-1]}")
     if cos.shape != sin.shape:
-        raise RuntimeError(f"cos and sin must be alike, but are {tuple(cos.shape)} and {tuple(sin.shape)}")
+        raise RuntimeError(
+            f"cos and sin must have the same shape, but their shapes are {tuple(cos.shape)} and {tuple(sin.shape)}"
+        )
     if mode not in tuple(_Rotation):
         raise RuntimeError(f"the mode should be 0 (halves) or 1 (interleaved), but is {mode}")
 

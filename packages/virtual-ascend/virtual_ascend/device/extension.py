@@ -226,7 +226,7 @@ def extension() -> Extension:
     if _held is None:
         raise TorchError(
             subject="the virtual Ascend",
-            found="not loaded in this process",
+            found="virtual NPUs are not loaded in this process",
             fix=f"set {variables.NPUS.name}=2 before `import torch`",
         )
     return _held

@@ -168,7 +168,9 @@ def _check_mask(rule: Rule, packed: bool) -> None:
             f"but got {tuple(mask.shape)}"
         )
     if packed and mask.dim() != 2:
-        raise RuntimeError(f"npu_fusion_attention: TND takes an atten_mask of 2 dimensions, but got {mask.dim()}")
+        raise RuntimeError(
+            f"npu_fusion_attention: in the layout TND, atten_mask must have 2 dimensions, but has {mask.dim()}"
+        )
 
 
 def check_prefix(rule: Rule, sequences: int) -> None:
@@ -330,8 +332,8 @@ def sequences_of(
     for row_end, column_end in zip(queries[:used], keys[:used], strict=True):
         if row_end < row or column_end < column or row_end > query.shape[0] or column_end > key.shape[0]:
             raise RuntimeError(
-                f"npu_fusion_attention: actual_seq_qlen and actual_seq_kvlen must grow up to {query.shape[0]} and "
-                f"{key.shape[0]} tokens, but got {list(queries)} and {list(keys)}"
+                f"npu_fusion_attention: actual_seq_qlen and actual_seq_kvlen must not decrease, and must not exceed "
+                f"{query.shape[0]} and {key.shape[0]} tokens, but are {list(queries)} and {list(keys)}"
             )
         blocks.append((slice(row, row_end), slice(column, column_end)))
         row, column = row_end, column_end
@@ -356,7 +358,9 @@ def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | 
     """Split a batch into its sequences [N,S,D], without padding."""
     if layout == "TND":
         if not lengths:
-            raise RuntimeError("npu_fused_infer_attention_score: TND takes the sequences' cumulative lengths")
+            raise RuntimeError(
+                "npu_fused_infer_attention_score: the layout TND needs the cumulative lengths of the sequences"
+            )
         starts = [0, *lengths[:-1]]
         return [tensor[start:end].transpose(0, 1) for start, end in zip(starts, lengths, strict=True)]
     if layout == "BSH":
@@ -368,7 +372,8 @@ def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | 
         lengths = list(lengths) * by_head.shape[0]
     if len(lengths) != by_head.shape[0]:
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: {len(lengths)} lengths for a batch of {by_head.shape[0]}"
+            f"npu_fused_infer_attention_score: the batch has {by_head.shape[0]} sequences, but there are "
+            f"{len(lengths)} lengths"
         )
     return [sequence[:, :length] for sequence, length in zip(by_head, lengths, strict=True)]
 
@@ -377,8 +382,8 @@ def cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
     """Return the length of each sequence of a cache. Raise RuntimeError if the lengths are missing."""
     if lengths is None or len(lengths) not in (1, count):
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: a block_table needs actual_seq_lengths_kv of {count} sequences, but "
-            f"got {lengths}"
+            f"npu_fused_infer_attention_score: with a block_table, actual_seq_lengths_kv must have a length for "
+            f"each of {count} sequences, but is {lengths}"
         )
     return list(lengths) * count if len(lengths) == 1 else list(lengths)
 
@@ -646,7 +651,7 @@ def check(query: Tensor, key: Tensor, value: Tensor, head_num: int, layout: Layo
             raise RuntimeError(f"npu_fusion_attention: {name} must be fp16, bf16 or fp32, but is {tensor.dtype}")
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
-            f"npu_fusion_attention: query, key and value must have one dtype, but have {query.dtype}, "
+            f"npu_fusion_attention: query, key, and value must have the same dtype, but have {query.dtype}, "
             f"{key.dtype}, {value.dtype}"
         )
     if not 0 < how.keep_prob <= 1:

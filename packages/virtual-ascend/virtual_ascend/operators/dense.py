@@ -97,7 +97,7 @@ def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1) -> Tens
         RuntimeError: the mask is not bool, or H or W is not a multiple of 32 from 32 to 4096.
     """
     if mask.dtype != torch.bool:
-        raise RuntimeError(f"npu_scaled_masked_softmax: expected a mask of bool, but got {mask.dtype}")
+        raise RuntimeError(f"npu_scaled_masked_softmax: mask must be bool, but is {mask.dtype}")
     if x.dim() < 2 or any(size % 32 or not 32 <= size <= 4096 for size in x.shape[-2:]):
         raise RuntimeError(
             "npu_scaled_masked_softmax: the last two dimensions must be multiples of 32 from 32 to 4096, but x is "
@@ -147,7 +147,8 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
     """
     if x1.shape != x2.shape or x1.dtype != x2.dtype:
         raise RuntimeError(
-            f"npu_add_rms_norm: x1 and x2 must be alike, but are {tuple(x1.shape)} {x1.dtype} and "
+            f"npu_add_rms_norm: x1 and x2 must have the same shape and dtype, but are {tuple(x1.shape)} {x1.dtype} "
+            f"and "
             f"{tuple(x2.shape)} {x2.dtype}"
         )
 
@@ -162,16 +163,16 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
 def _check(name: str, x: Tensor, gamma: Tensor) -> None:
     if gamma.dim() == 0 or x.shape[-gamma.dim() :] != gamma.shape:
         raise RuntimeError(
-            f"{name}: gamma must have the shape of the last dimensions of x, but is {tuple(gamma.shape)} for "
-            f"{tuple(x.shape)}"
+            f"{name}: gamma must have the shape of the last dimensions of x, but gamma has the shape "
+            f"{tuple(gamma.shape)}, and x has {tuple(x.shape)}"
         )
     half = (torch.float16, torch.bfloat16)
     if x.dtype not in (*half, torch.float32) or not (
         x.dtype == gamma.dtype or (x.dtype in half and gamma.dtype is torch.float32)
     ):
         raise RuntimeError(
-            f"{name}: x and gamma must have one dtype of fp16, bf16, fp32, or x fp16/bf16 and gamma fp32, but "
-            f"are {x.dtype} and {gamma.dtype}"
+            f"{name}: x and gamma must both be fp16, bf16, or fp32, or x may be fp16 or bf16 and gamma fp32, but "
+            f"they are {x.dtype} and {gamma.dtype}"
         )
 
 
@@ -192,13 +193,13 @@ def npu_rotary_mul(input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "ha
     width = input.shape[-1]
     if input.dim() != 4 or r1.dim() != 4 or r2.dim() != 4:
         raise RuntimeError(
-            f"npu_rotary_mul: x, r1 and r2 must have 4 dimensions, but have {input.dim()}, {r1.dim()}, {r2.dim()}"
+            f"npu_rotary_mul: x, r1, and r2 must have 4 dimensions, but have {input.dim()}, {r1.dim()}, {r2.dim()}"
         )
     if width % 2 or width >= WIDEST:
         raise RuntimeError(f"npu_rotary_mul: the last dimension must be even and below {WIDEST}, but is {width}")
     if r1.shape != r2.shape or r1.shape[-1] != width:
         raise RuntimeError(
-            f"npu_rotary_mul: r1 and r2 must have the full width {width}, but are {tuple(r1.shape)} and "
+            f"npu_rotary_mul: r1 and r2 must have the full width {width}, but their shapes are {tuple(r1.shape)} and "
             f"{tuple(r2.shape)}"
         )
 
@@ -228,7 +229,7 @@ def npu_apply_rotary_pos_emb(
         raise RuntimeError(f"npu_apply_rotary_pos_emb: layout should be {'/'.join(layouts)}, but got {layout!r}")
     if not query.shape[-1] == key.shape[-1] == cos.shape[-1] == sin.shape[-1]:
         raise RuntimeError(
-            "npu_apply_rotary_pos_emb: query, key, cos and sin must have one width, but have "
+            "npu_apply_rotary_pos_emb: query, key, cos, and sin must have the same width, but their widths are "
             f"{query.shape[-1]}, {key.shape[-1]}, {cos.shape[-1]}, {sin.shape[-1]}"
         )
 
@@ -440,7 +441,7 @@ def npu_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     """
     if input.dim() != 2 or weight.dim() != 2:
         found = f"{input.dim()} and {weight.dim()} dimensions"
-        raise RuntimeError(f"npu_linear: expected input and weight of 2 dimensions, but got {found}")
+        raise RuntimeError(f"npu_linear: input and weight must have 2 dimensions, but have {found}")
     return functional.linear(input, weight, bias)
 
 
@@ -484,8 +485,9 @@ def npu_transpose_batchmatmul(
         )
     if weight.shape[1] % 16 or weight.shape[2] % 16 or weight.shape[2] % factor:
         raise RuntimeError(
-            f"{name}: K and N must be multiples of 16, and N a multiple of batch_split_factor, but weight is "
-            f"{tuple(weight.shape)} and the factor {factor}"
+            f"{name}: K and N must be multiples of 16, and N must be a multiple of batch_split_factor, but weight "
+            f"has the shape "
+            f"{tuple(weight.shape)} and the factor is {factor}"
         )
 
     def compute() -> tuple[Tensor, ...]:

@@ -50,7 +50,8 @@ def npu_moe_gating_top_k_softmax(
         raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be 1 to {x.shape[-1]}, but is {k}")
     if finished is not None and finished.shape != x.shape[:-1]:
         raise RuntimeError(
-            f"npu_moe_gating_top_k_softmax: finished must be {tuple(x.shape[:-1])}, but is {tuple(finished.shape)}"
+            f"npu_moe_gating_top_k_softmax: finished must have the shape {tuple(x.shape[:-1])}, but has "
+            f"{tuple(finished.shape)}"
         )
 
     def compute() -> tuple[Tensor, ...]:
@@ -191,10 +192,14 @@ def _chosen(
 def _check_scores(name: str, x: Tensor, bias: Tensor | None) -> None:
     if x.dim() != 2 or x.dtype not in _FLOATS:
         raise RuntimeError(
-            f"{name}: x must be [T,E] and float16, float32 or bfloat16, but is {tuple(x.shape)} {x.dtype}"
+            f"{name}: x must have the shape [T,E] and be float16, float32, or bfloat16, but is {tuple(x.shape)} "
+            f"{x.dtype}"
         )
     if bias is not None and (bias.dim() != 1 or bias.dtype != x.dtype):
-        raise RuntimeError(f"{name}: bias must be [E] and {x.dtype} like x, but is {tuple(bias.shape)} {bias.dtype}")
+        raise RuntimeError(
+            f"{name}: bias must have the shape [E] and the dtype of x, {x.dtype}, but is "
+            f"{tuple(bias.shape)} {bias.dtype}"
+        )
 
 
 def _check_gating(
@@ -430,7 +435,7 @@ def npu_moe_finalize_routing(
     if mode not in (0, 1, 2, 3):
         raise RuntimeError(f"{name}: drop_pad_mode must be 0 to 3, but is {mode}")
     if (skip2 is not None and skip1 is None) or (bias is not None and export_for_source_row is None):
-        raise RuntimeError(f"{name}: skip2 needs skip1, and bias needs export_for_source_row")
+        raise RuntimeError(f"{name}: skip2 can only be given with skip1, and bias only with export_for_source_row")
 
     def compute() -> tuple[Tensor, ...]:
         rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.shape[-1])
@@ -495,7 +500,9 @@ def npu_moe_token_permute(
     places = torch.argsort(order, stable=True).to(torch.int32)
     kept = order.numel()
     if num_out_tokens is not None and kept + num_out_tokens < 0:
-        raise RuntimeError(f"npu_moe_token_permute: num_out_tokens {num_out_tokens} drops more than {kept} rows")
+        raise RuntimeError(
+            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than there are ({kept})"
+        )
     if num_out_tokens:
         kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
     return tokens.index_select(0, order[:kept] // copies), places
@@ -571,7 +578,9 @@ def npu_moe_token_permute_with_routing_map(
     if routing_map.dtype not in (torch.bool, torch.int8):
         raise RuntimeError(f"{name}: routing_map must be bool or int8, but is {routing_map.dtype}")
     if probs is not None and probs.shape != routing_map.shape:
-        raise RuntimeError(f"{name}: probs must be {tuple(routing_map.shape)}, but are {tuple(probs.shape)}")
+        raise RuntimeError(
+            f"{name}: probs must have the shape {tuple(routing_map.shape)}, but have {tuple(probs.shape)}"
+        )
     if num_out_tokens is not None and num_out_tokens < 0:
         raise RuntimeError(f"{name}: num_out_tokens must not be negative, but is {num_out_tokens}")
     count, experts = routing_map.shape
@@ -579,8 +588,8 @@ def npu_moe_token_permute_with_routing_map(
     if drop_and_pad:
         if not num_out_tokens or num_out_tokens % experts or num_out_tokens // experts > count:
             raise RuntimeError(
-                f"{name}: drop_and_pad takes a num_out_tokens of at most {count} for each of {experts} experts, "
-                f"but got {num_out_tokens}"
+                f"{name}: with drop_and_pad, num_out_tokens must be at most {count} for each of {experts} experts, "
+                f"but is {num_out_tokens}"
             )
         first = by_expert.to(torch.int8).sort(dim=-1, descending=True, stable=True)[1][:, : num_out_tokens // experts]
         rows = first.reshape(-1)
@@ -623,7 +632,10 @@ def npu_moe_token_unpermute_with_routing_map(
         zeros = torch.zeros(tuple(restore_shape), dtype=rows.dtype, device=rows.device)
         return zeros.index_add(0, places, rows).to(permuted_tokens.dtype)
     if permuted_tokens.shape[0] % count:
-        raise RuntimeError(f"{name}: {permuted_tokens.shape[0]} rows cannot be divided among {count} tokens")
+        raise RuntimeError(
+            f"{name}: the {permuted_tokens.shape[0]} rows of permuted_tokens cannot be divided "
+            f"equally among {count} tokens"
+        )
     rows = permuted_tokens.index_select(0, places).view(count, -1, permuted_tokens.shape[-1])
     if probs is not None:
         if routing_map is None:
@@ -730,7 +742,7 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     if probs is None:
         return of_rows, None
     if permuted_tokens is None or expert is None:
-        raise RuntimeError(f"{name}: probs need permuted_tokens and routing_map")
+        raise RuntimeError(f"{name}: if probs are given, permuted_tokens and routing_map must be given, too")
     along = (of_rows * permuted_tokens).sum(-1).to(unpermuted_tokens_grad.dtype)
     of_probs = along.new_zeros(probs.shape).index_put((token, expert), along)
     return (of_rows * probs[token, expert].unsqueeze(-1)).to(unpermuted_tokens_grad.dtype), of_probs
@@ -870,15 +882,17 @@ def _check_form(
     if group_type is None and not isinstance(group_list, list | tuple):
         raise RuntimeError(f"{name}: Requires manual passing group_type, current is None.")
     if split_item in (0, 1) and group_type in (0, 2) and isinstance(group_list, Tensor) and len(x) > 1:
-        raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must hold one tensor")
+        raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must contain exactly one tensor")
     if split_item in (0, 1) and group_type == 0 and isinstance(group_list, list | tuple):
-        raise RuntimeError(f"{name}: numbers as group_list need split_item 2 or 3, but got {split_item}")
+        raise RuntimeError(f"{name}: a group_list of numbers needs split_item 2 or 3, but got {split_item}")
     if split_item in (0, 1) and group_type == 2:
         raise RuntimeError(f"{name}: group_type 2 needs split_item 2 or 3, but got {split_item}")
     if split_item in (2, 3) and group_type == 2 and len(weight) != len(x):
         raise RuntimeError(f"{name}: with group_type 2 there must be as many tensors in weight as in x")
     if len({tensor.dtype for tensor in (*x, *weight)}) > 1:
-        raise RuntimeError(f"{name}: x and weight must have one dtype, but have {x[0].dtype} and {weight[0].dtype}")
+        raise RuntimeError(
+            f"{name}: x and weight must have the same dtype, but have {x[0].dtype} and {weight[0].dtype}"
+        )
     if group_type == -1 and any(matrix.dim() != 2 for matrix in weight):
         raise RuntimeError(f"{name}: with group_type -1 each weight must have 2 dimensions")
 
@@ -899,13 +913,15 @@ def _ends(
     ends = numbers if kind == 0 else [sum(numbers[: i + 1]) for i in range(len(numbers))]
     covers = bool(ends) and (ends[-1] == extent or (may_end_before and ends[-1] < extent))
     if not covers or any(b < a for a, b in pairwise([0, *ends])):
-        raise RuntimeError(f"npu_grouped_matmul: group_list must grow up to {extent}, but ends are {ends}")
+        raise RuntimeError(
+            f"npu_grouped_matmul: the ends in group_list must not decrease, and must end with {extent}, but are {ends}"
+        )
     return ends
 
 
 def _each(x: Sequence[Tensor], weight: Sequence[Tensor], bias: Sequence[Tensor] | None) -> list[Tensor]:
     if len(x) != len(weight):
-        raise RuntimeError(f"npu_grouped_matmul: {len(x)} tensors in x, but {len(weight)} in weight")
+        raise RuntimeError(f"npu_grouped_matmul: x has {len(x)} tensors, but weight has {len(weight)}")
     return [_product(a, w, None if bias is None else bias[i]) for i, (a, w) in enumerate(zip(x, weight, strict=True))]
 
 
@@ -914,7 +930,7 @@ def _rows(
 ) -> list[Tensor]:
     weights = list(weight[0]) if len(weight) == 1 and weight[0].dim() == 3 else list(weight)
     if len(weights) != len(bounds):
-        raise RuntimeError(f"npu_grouped_matmul: {len(bounds)} groups, but {len(weights)} weights")
+        raise RuntimeError(f"npu_grouped_matmul: there are {len(bounds)} groups, but {len(weights)} weights")
     biases = None if bias is None else (list(bias[0]) if len(bias) == 1 and bias[0].dim() == 2 else list(bias))
     return [
         _product(x[start:end], w, None if biases is None else biases[i])

@@ -116,7 +116,9 @@ def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
     flat, places = cache.view(-1, *cache.shape[2:]), slots.flatten().long()
     kept = places >= 0
     if bool((places >= flat.shape[0]).any()):
-        raise RuntimeError(f"{name}: slot {int(places.max())} is outside a cache of {flat.shape[0]} tokens")
+        raise RuntimeError(
+            f"{name}: the slot {int(places.max())} is outside the cache, which has room for {flat.shape[0]} tokens"
+        )
     flat.index_put_((places[kept],), tensor[: slots.numel()][kept])
 
 
@@ -138,10 +140,11 @@ def npu_interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     for what, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         check_half(name, what, tensor)
         if tensor.dim() != 4 or tensor.shape[-1] != _ROPE:
-            raise RuntimeError(f"{name}: {what} must be [B,N,S,{_ROPE}], but is {tuple(tensor.shape)}")
+            raise RuntimeError(f"{name}: {what} must have the shape [B,N,S,{_ROPE}], but has {tuple(tensor.shape)}")
     if cos.shape != sin.shape or cos.shape[1] != 1 or cos.shape[2] not in (1, x.shape[2]):
         raise RuntimeError(
-            f"{name}: cos and sin must be [B,1,S or 1,{_ROPE}], but are {tuple(cos.shape)} and {tuple(sin.shape)}"
+            f"{name}: cos and sin must have the shape [B,1,S or 1,{_ROPE}], but have {tuple(cos.shape)} and "
+            f"{tuple(sin.shape)}"
         )
     (rotated,) = without_formula(name, (x, cos, sin), lambda: (_rotated(x, cos, sin),))
     return rotated
@@ -181,12 +184,12 @@ def npu_kv_rmsnorm_rope_cache(
         raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
     check_half(name, "kv", kv)
     if kv.dim() != 4 or kv.shape[1] != 1 or kv.shape[-1] != _LATENT + _ROPE:
-        raise RuntimeError(f"{name}: kv must be [B,1,S,{_LATENT + _ROPE}], but is {tuple(kv.shape)}")
+        raise RuntimeError(f"{name}: kv must have the shape [B,1,S,{_LATENT + _ROPE}], but has {tuple(kv.shape)}")
     if gamma.dim() != 1:
-        raise RuntimeError(f"{name}: gamma must be [{_LATENT}], but is {tuple(gamma.shape)}")
+        raise RuntimeError(f"{name}: gamma must have the shape [{_LATENT}], but has {tuple(gamma.shape)}")
     for what, tensor in (("cos", cos), ("sin", sin)):
         if tensor.dim() != 4:
-            raise RuntimeError(f"{name}: {what} must be [B,1,S,{_ROPE}], but is {tuple(tensor.shape)}")
+            raise RuntimeError(f"{name}: {what} must have the shape [B,1,S,{_ROPE}], but has {tuple(tensor.shape)}")
     if index.dtype != torch.int64 or index.numel() != kv.shape[0] * kv.shape[2]:
         raise RuntimeError(
             f"{name}: index must be int64 [{kv.shape[0] * kv.shape[2]}], but is {index.dtype} {tuple(index.shape)}"
@@ -275,11 +278,14 @@ def npu_ring_mla_out(
         raise RuntimeError(f"{name}: seqlen must be int32 on the host, but is {seqlen.dtype} on {seqlen.device}")
     if q_nope.shape[1] != head_num or k_nope.shape[1] != kv_head_num:
         raise RuntimeError(
-            f"{name}: expected {head_num} heads of queries and {kv_head_num} of keys, but got {q_nope.shape[1]} and "
+            f"{name}: expected queries with {head_num} heads and keys with {kv_head_num} heads, but got "
+            f"{q_nope.shape[1]} and "
             f"{k_nope.shape[1]}"
         )
     if not first and (pre_out is None or prev_lse is None):
-        raise RuntimeError(f"{name}: calc_type_default adds to pre_out and prev_lse, but got none")
+        raise RuntimeError(
+            f"{name}: with calc_type_default, pre_out and prev_lse must be given, because the result is added to them"
+        )
     asked, had = seqlen.tolist() if seqlen.dim() == 2 else (seqlen.tolist(), seqlen.tolist())
     query, key = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, k_rope], -1)
     at, of = 0, 0
@@ -345,7 +351,10 @@ def npu_paged_cache_load_out(
     lengths = context_lens.diff().tolist() if cumsum else context_lens.tolist()
     starts = [0] * len(lengths) if seq_starts is None else seq_starts.tolist()
     if sum(lengths) > key.shape[0] or key.shape[0] != value.shape[0]:
-        raise RuntimeError(f"{name}: {sum(lengths)} tokens, but room for {key.shape[0]} and {value.shape[0]}")
+        raise RuntimeError(
+            f"{name}: the sequences have {sum(lengths)} tokens, but key has room for {key.shape[0]} "
+            f"and value for {value.shape[0]}"
+        )
     size, at = key_cache.shape[1], 0
     for row, start, length in zip(block_table, starts, lengths, strict=True):
         places = torch.arange(start, start + length, device=row.device)
@@ -412,7 +421,10 @@ def npu_fused_infer_attention_score(
     layout, result = layouts(input_layout)
     _check(sparse_mode, num_heads, key_heads)
     if query.dim() != (3 if layout in ("BSH", "TND") else 4):
-        raise RuntimeError(f"npu_fused_infer_attention_score: query has {query.dim()} dimensions in {input_layout}")
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: query has {query.dim()} dimensions, which does not "
+            f"fit the layout {input_layout}"
+        )
     if block_table is None and value.dim() != query.dim():
         raise RuntimeError(
             f"npu_fused_infer_attention_score: value must have as many dimensions as query, but has {value.dim()}"
@@ -537,7 +549,7 @@ def npu_fused_infer_attention_score_v2_out(
 
 def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     if len(out) != 2:
-        raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but got {len(out)}")
+        raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but has {len(out)}")
     for given, result in zip(out, results, strict=True):
         # If the log-sum-exp was not asked for, it is empty, and nothing is written to it.
         if result.numel() == 0:
@@ -584,8 +596,8 @@ def _each(
     """Return the attention of each sequence [N,S,D], and the log-sum-exp of its scores [N,S,1]."""
     if not len(queries) == len(keys) == len(values):
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: {len(queries)} sequences of queries, but {len(keys)} of keys and "
-            f"{len(values)} of values"
+            f"npu_fused_infer_attention_score: query has {len(queries)} sequences, but key has {len(keys)} and "
+            f"value has {len(values)}"
         )
     outs, lses = [], []
     for number, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):

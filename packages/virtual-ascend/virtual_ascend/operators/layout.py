@@ -66,7 +66,7 @@ def npu_format_cast(input: Tensor, acl_format: int) -> Tensor:
     formats = [known for known in Format if known is not Format.UNDEFINED]
     if acl_format not in formats:
         known = ", ".join(f"{f.value} ({f.name})" for f in formats)
-        raise RuntimeError(f"npu_format_cast: expected a format of {known}, but got {acl_format}")
+        raise RuntimeError(f"npu_format_cast: expected one of the formats {known}, but got {acl_format}")
     if (acl_format == Format.FRACTAL_NZ) is extension().is_fractal(input):
         return input
     if acl_format != Format.FRACTAL_NZ:

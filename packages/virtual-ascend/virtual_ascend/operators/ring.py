@@ -85,7 +85,8 @@ def npu_fusion_attention_grad(
     check(query, key, value, head_num, layout, how)
     if dy.shape != attention_in.shape:
         raise RuntimeError(
-            f"npu_fusion_attention_grad: dy is {tuple(dy.shape)}, but attention_in {tuple(attention_in.shape)}"
+            f"npu_fusion_attention_grad: dy has the shape {tuple(dy.shape)}, but attention_in has "
+            f"{tuple(attention_in.shape)}"
         )
     known = _Known(attention_in, softmax_max[..., :1], softmax_sum[..., :1])
 
@@ -228,15 +229,21 @@ def _check_update(
         )
     first, second = attentions
     if first.shape != second.shape or first.dtype != second.dtype or first.dim() != 3:
-        raise RuntimeError(f"{name}: prev_attn_out and cur_attn_out must have 3 dimensions, one shape and one dtype")
+        raise RuntimeError(
+            f"{name}: prev_attn_out and cur_attn_out must have 3 dimensions, the same shape, and the same dtype"
+        )
     if first.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise RuntimeError(f"{name}: attention must be fp16, bf16 or fp32, but is {first.dtype}")
     shape = statistics[0].shape
     if any(tensor.shape != shape or tensor.dtype is not torch.float32 for tensor in statistics) or shape[-1:] != (8,):
-        raise RuntimeError(f"{name}: softmax tensors must be float32 and of one shape, whose last dimension is 8")
+        raise RuntimeError(
+            f"{name}: the softmax tensors must be float32 and have the same shape, whose last dimension is 8"
+        )
     packed = layout == "TND"
     if len(shape) != (3 if packed else 4):
-        raise RuntimeError(f"{name}: softmax tensors have {len(shape)} dimensions, expected {3 if packed else 4}")
+        raise RuntimeError(
+            f"{name}: the softmax tensors must have {3 if packed else 4} dimensions, but have {len(shape)}"
+        )
     if packed and lengths is None:
         raise RuntimeError(f"{name}: actual_seq_qlen is required when input_layout is 'TND'")
     if lengths is not None and lengths.dtype is not torch.int64:

@@ -30,7 +30,7 @@ def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = 
     for what, tensor, dtype in (("p", p, logits.dtype), ("k", k, torch.int32)):
         if tensor is not None and (tensor.shape != logits.shape[:1] or tensor.dtype != dtype):
             raise RuntimeError(
-                f"{name}: {what} must be [{logits.shape[0]}] in {dtype}, but is {tuple(tensor.shape)} in "
+                f"{name}: {what} must have the shape [{logits.shape[0]}] in {dtype}, but is {tuple(tensor.shape)} in "
                 f"{tensor.dtype}"
             )
 

@@ -148,7 +148,7 @@ def _refuse_cann() -> None:
         return
     raise RealAscendError(
         subject="virtual NPUs with the installed torch_npu",
-        expected="a machine without CANN",
+        expected="a process in which no library of CANN is loaded",
         found=f"CANN's {found._name}",
         fix="unset VIRTUAL_ASCEND to use the real NPUs, or start a shell in which CANN's set_env.sh is not sourced",
     )

@@ -115,8 +115,9 @@ def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator,
             deaf = ", ".join(str(rank) for rank, hears in enumerate(heard, start=1) if not hears)
             raise GroupError(
                 subject=describe(engine),
-                found=f"rank {deaf} heard nothing from rank 0, the trainer, for {timeout:g} s",
-                fix="check that the hosts can reach each other and that no firewall is between them",
+                found=f"rank {deaf} received no message from rank 0, the trainer, for {timeout:g} s",
+                fix="check that the hosts can reach each other, and that no firewall between them blocks the "
+                "connection",
                 override=WAIT_LONGER,
             )
 

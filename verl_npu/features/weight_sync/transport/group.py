@@ -29,7 +29,7 @@ def find(name: str) -> Group:
             subject=f"weight sync group {name!r}",
             found="this process has not joined the group"
             + (f", only {', '.join(map(repr, _groups))}" if _groups else ""),
-            fix="look for an error of the trainer, which makes the group before the first weight sync",
+            fix="look for an error of the trainer: the trainer makes the group before the first weight sync",
         )
     return _groups[name]
 

@@ -290,7 +290,7 @@ class Messages:
         raise GroupError(
             subject=self._subject,
             found=f"{names} did not answer {topic!r} within {limit:g} s",
-            fix="look for the error of each silent process, which has ended, hangs, or came late",
+            fix="look for the error of each silent process, which has ended, is hanging, or came late",
             override=WAIT_LONGER if limit == self._timeout else "",
         ) from timed_out
 
@@ -408,7 +408,7 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 found=f"rank {self._rank} answered {topic!r} after the other ranks had given up, or answered twice",
-                fix="start all ranks together, each once, and find out why this rank was late",
+                fix="start all ranks at the same time and each rank only once, and find out why this rank was late",
                 override=WAIT_LONGER,
             )
 
@@ -426,7 +426,9 @@ class Messages:
                 "ignores the message and waits for the real one"
             )
             if time.monotonic() > deadline:
-                raise RuntimeError(f"only a process outside of this job has written {', '.join(strange)}")
+                raise RuntimeError(
+                    f"these keys were written only by a process outside of this job: {', '.join(strange)}"
+                )
             time.sleep(_PAUSE)
 
     @contextlib.contextmanager
@@ -442,5 +444,5 @@ class Messages:
                 subject=self._subject,
                 found=f"{self.describe(0)}, which serves the group's messages, is gone (at {topic!r}: "
                 f"{first_line(error)})",
-                fix="look for the error of that rank",
+                fix="look for the error of this process",
             ) from error

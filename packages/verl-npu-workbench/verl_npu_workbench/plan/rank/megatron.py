@@ -195,7 +195,7 @@ def _counting(original: Callable[..., Any], neighbours: Neighbours) -> Callable[
     @functools.wraps(original)
     def prepare_micro_batches(*data: object, **said: object) -> Any:
         if state.get_virtual_pipeline_model_parallel_world_size():
-            raise NotImplementedError("plans do not support interleaved pipelines of verl v0.8 and later yet")
+            raise NotImplementedError("plans do not yet support interleaved pipelines with verl v0.8 and later")
         micro_batches, order = original(*data, **said)
         sizes = (state.get_tensor_model_parallel_world_size(), state.get_context_parallel_world_size())
         neighbours.begin(rows(batch["input_ids"].offsets().diff().tolist(), *sizes) for batch in micro_batches)

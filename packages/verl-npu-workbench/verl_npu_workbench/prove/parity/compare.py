@@ -23,7 +23,7 @@ def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple
     """Yield the name and the distance of every value of a case. Raise KeyError if one of the two sides lacks a
     value."""
     if found.keys() != expected.keys():
-        raise KeyError(f"only on one side: {sorted(found.keys() ^ expected.keys())}")
+        raise KeyError(f"these values are only on one of the two sides: {sorted(found.keys() ^ expected.keys())}")
     for name, value in expected.items():
         yield name, distance(found[name], value)
 

@@ -32,7 +32,7 @@ def run(setup: Setup) -> None:
     """Make the checks for groups of 2, 4, 8, and 16 NPUs, and of all NPUs."""
     count = setup.npus()
     if count < 2:
-        raise NotPossible("collectives need at least two NPUs, and there is one")
+        raise NotPossible("collectives need at least two NPUs, and this machine has only one")
     sizes = sorted({*(size for size in (2, 4, 8, 16) if size < count), count})
     for size in sizes:
         meaning = f"gradients of {size} NPUs would be summed wrongly, or not at all"
@@ -212,11 +212,14 @@ def _killed(setup: Setup) -> str:
     seconds = time.monotonic() - began
     survivor, victim = ended
     if victim.status != -signal.SIGKILL:
-        raise RuntimeError(f"the rank that should be killed {victim.how}")
+        raise RuntimeError(f"the last rank should have been killed by SIGKILL, but it {victim.how}")
     if survivor.status is None:
-        raise Wrong(f"its peer still waits after {seconds:.0f} s", f"an end about {_PATIENCE:g} s after the kill")
+        raise Wrong(
+            f"the other rank is still waiting after {seconds:.0f} s",
+            f"the other rank to end about {_PATIENCE:g} s after a rank was killed",
+        )
     if survivor.facts.get("went on"):
-        raise Wrong("its peer continued as if the rank were alive", "an error or an end")
+        raise Wrong("another rank continued as if the killed rank were alive", "an error or an end")
     said = str(survivor.facts.get("said", "")) or survivor.how
     return f"its peer got an error or ended {seconds:.0f} s after the start: {said}"
 

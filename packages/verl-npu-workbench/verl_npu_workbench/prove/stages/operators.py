@@ -73,7 +73,11 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     _observe(setup, case, dtype, results)
     figures = {"units of the last place, NPU": largest, "units of the last place, CPU": cpus}
     if over:
-        raise Wrong("; ".join(over), "about the distance from float64 that the CPU has in the same type", figures)
+        raise Wrong(
+            "; ".join(over),
+            "about the same distance from the float64 result that the CPU has in the same dtype",
+            figures,
+        )
     return (
         f"{len(results)} results, at most {largest:.3g} units of the last place from float64 (CPU: {cpus:.3g})",
         figures,
@@ -146,7 +150,7 @@ def _refusals(setup: Setup) -> None:
             return
         if not recorded.beginning or recorded.beginning in deaths:
             last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-            raise RuntimeError(f"the process of odd calls ended with status {done.returncode}: {last}")
+            raise RuntimeError(f"the process that makes unusual calls ended with status {done.returncode}: {last}")
         deaths[recorded.beginning] = ended = _end(done.returncode)
         name, case = json.loads(recorded.beginning)
         setup.record.observe(Observation(kind=Kind.OPERATOR, name=name, case=case, said=ended))

@@ -108,9 +108,9 @@ class Engine:
         if not self.weights.ready:
             raise RolloutError(
                 subject="the virtual rollout engine",
-                expected="weights before it generates",
-                found="no weights since it started or last released them",
-                fix="call update_weights first",
+                expected="weights to arrive before the engine generates",
+                found="no weights have arrived since the engine started or last released its weights",
+                fix="call update_weights before generating",
             )
         self.answered = prompts
         config = GenerationConfig(
