@@ -46,7 +46,8 @@ _language = ENGLISH
 
 
 class Message(str):
-    """A text for the user. It is its English text, and it holds the parts that are needed to translate it."""
+    """A text for the user. As a string, it is the English text. It also holds the parts that are needed to translate
+    the text."""
 
     __slots__ = ("_many", "_number", "_values", "_words")
     _words: str
@@ -77,7 +78,8 @@ class Message(str):
         return _filled(words, {name: translate(value) for name, value in self._values.items()})
 
     def format(self, *args: object, **values: object) -> Message:
-        """Return the text with its placeholders filled in from `values`, by name."""
+        """Return the text with each placeholder replaced by the value that `values` has under the placeholder's
+        name."""
         return Message.of(super().format(*args, **values), self._words, self._many, self._number, values)
 
     def join(self, iterable: Iterable[str], /) -> Message:
@@ -188,8 +190,8 @@ def is_english() -> bool:
 
 
 def chosen(asked: str, environ: Mapping[str, str]) -> str:
-    """Return the language that the user asked for, or else the language of the locale. If we do not have it, return
-    English.
+    """Return the language that the user asked for or, if the user asked for none, the language of the locale. If we
+    have no translations into this language, return English.
 
     `asked` is the name of a locale. Its encoding is ignored.
     """
@@ -198,8 +200,8 @@ def chosen(asked: str, environ: Mapping[str, str]) -> str:
 
 
 def add_catalogue(domain: str, folder: str) -> None:
-    """Add the translations of another distribution. If a language other than English is in use, they have an effect at
-    once."""
+    """Add the translations of another distribution. If a language other than English is in use, the new translations
+    are used at once."""
     global _spoken
     if (domain, folder) in _catalogues:
         return

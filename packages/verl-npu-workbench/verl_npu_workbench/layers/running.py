@@ -107,8 +107,8 @@ def _check_supported(kind: str) -> None:
         raise RolloutError(
             subject=_("the model type {kind}").format(kind=kind),
             expected=_("one of ") + _(", ").join(SUPPORTED),
-            found=_("a type whose operators are not known"),
-            fix=_("compare a script of one of these models"),
+            found=_("a model type whose operators verl-npu does not know"),
+            fix=_("compare the layers of a script whose model has one of these types"),
         )
 
 
@@ -270,9 +270,12 @@ def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise RolloutError(
             subject=_("the program {module}").format(module=module),
-            expected=_("a recording"),
+            expected=_("a recording of the layers"),
             found=(lines or [_("no output")])[-1][:500],
-            fix=_("run `verl-npu rehearse` first, which says more about a job that does not start"),
+            fix=_(
+                "run `verl-npu rehearse` with this script first: if a job does not start, a rehearsal says more "
+                "about the reason"
+            ),
         )
 
 
