@@ -66,7 +66,8 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder of the environment: below VERL_NPU_VENVS, otherwise in the root of the project."""
+        """The folder of the environment. It is below VERL_NPU_VENVS or, if that variable is not set, in the root of
+        the project."""
         name = f"{self.purpose}-{self.pin.name}"
         if self.transformers != self.pin.transformers:
             name += f"-transformers-{self.transformers}"
@@ -120,8 +121,8 @@ class Recipe:
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
 
     def engine_packages(self) -> tuple[str, ...]:
-        """Return vLLM and vllm-ascend, which are installed without dependencies because those include another
-        torch."""
+        """Return vLLM and vllm-ascend. Both are installed without their dependencies, because the dependencies include
+        another torch."""
         if self.engine is None:
             return ()
         served = () if self.rollout == SMALL or self.engine.commit else (f"vllm-ascend=={self.engine.vllm_ascend}",)
@@ -135,14 +136,16 @@ def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
         done = subprocess.run(command, check=False, env=os.environ | variables)
     if done.returncode != 0:
         raise RunFailed(
-            _("pip install {packages} failed, see above. Start again; unfinished environments are replaced").format(
-                packages=" ".join(arguments)
-            )
+            _(
+                "pip install {packages} failed; its output is above. Start the script again: it replaces an "
+                "unfinished environment"
+            ).format(packages=" ".join(arguments))
         )
 
 
 def make(recipe: Recipe) -> Path:
-    """Make the environment unless it is ready, and return its Python; raise RunFailed if an installation fails."""
+    """Make the environment unless it is ready. Return the path of its Python. Raise RunFailed if an installation
+    fails."""
     if recipe.ready():
         _point(recipe)
         return recipe.python

@@ -126,7 +126,7 @@ class Capture:
 
 
 def tree_of(script: Path) -> Path:
-    """Return the root of the source tree that a script belongs to.
+    """Return the root of the source tree to which a script belongs.
 
     The root is the nearest folder above the script that has a package `verl` or a `.git`. If there is none, it is the
     script's own folder.
@@ -138,8 +138,8 @@ def tree_of(script: Path) -> Path:
 
 
 def required_verl(script: Path) -> list[str]:
-    """Return the commands that install the verl that a script's recipe needs, from the recipe's REQUIRED_VERL.txt.
-    Empty if the script belongs to no recipe with such a file."""
+    """Return the commands that install the verl that a script's recipe needs, from the recipe's REQUIRED_VERL.txt. The
+    result is empty if the script belongs to no recipe with such a file."""
     for folder in script.resolve().parents[:2]:
         file = folder / "REQUIRED_VERL.txt"
         if file.is_file():
@@ -178,11 +178,11 @@ def capture(
     if result.ended.limit:
         raise SourceError(
             subject=str(script),
-            expected=_("the script to end quickly, because stand-ins replace the programs that it starts"),
+            expected=_("the script to end quickly, because the programs that it starts are replaced by stand-ins"),
             found=_("{limit}; the last call was {shown}").format(limit=result.ended.limit, shown=_shown(result.calls)),
             fix=_(
                 "give the trainer's own command instead (verl-npu rehearse -- python3 -m verl.trainer.main_ppo "
-                "key=value …): the script computes too long or waits for something that only the cluster has"
+                "key=value …): the script computes for too long, or waits for something that only the cluster has"
             ),
         )
     return result
@@ -293,7 +293,7 @@ def check_text(script: Path) -> None:
             subject=str(script),
             expected=_("a shell script that bash can parse"),
             found=re.sub(r"^\S*?: (?=line)", "", first),
-            fix=_("fix this line and check the script with `bash -n`"),
+            fix=_("correct this line, and check the script with `bash -n`"),
         )
 
 

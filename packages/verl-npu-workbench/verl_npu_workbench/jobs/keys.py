@@ -65,8 +65,8 @@ def is_separate(settings: Settings) -> bool:
 
 
 def own_rollout(settings: Settings) -> tuple[str, str]:
-    """For a rollout with separate NPUs, return two keys: of the number of NPUs per node, and of the number of
-    nodes."""
+    """Return the two configuration keys that size a rollout with separate NPUs: the key of its number of NPUs per
+    node, and the key of its number of nodes."""
     if is_separate(settings):
         return f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes"
     return ROLLOUT_NPUS, ROLLOUT_NODES

@@ -71,7 +71,7 @@ class Trainer:
         return re.search(r"generat|eval|infer|serv", self.name) is None
 
     def option(self, name: str) -> str:
-        """Return the value of one of Hydra's command-line options. Empty if it is not given."""
+        """Return the value of one of Hydra's command-line options. The result is empty if it is not given."""
         words = list(self.options)
         for index, word in enumerate(words):
             if word == name and index + 1 < len(words):
@@ -101,7 +101,7 @@ def trainer_of(captured: Capture) -> Trainer:
             subject=str(captured.script),
             expected=_("one trainer"),
             found=f"{len(different)}: {'; '.join(different)[:400]}",
-            fix=_("give one trainer's command after `verl-npu rehearse --`"),
+            fix=_("give the command of one of these trainers after `verl-npu rehearse --`"),
         )
     if not found:
         called = list(dict.fromkeys(" ".join([call.program, *call.arguments[:3]]) for call in captured.calls))
@@ -145,7 +145,7 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
         raise SourceError(
             subject=" ".join(words)[:200] or _("the command"),
             expected=_("a command such as python3 -m verl.trainer.main_ppo key=value …"),
-            found=_("a command that starts no module or file with key=value settings"),
+            found=_("a command that starts neither a module nor a file with key=value settings"),
             fix=_("copy the command from your script and fill in its variables"),
         )
     return trainer
@@ -163,8 +163,8 @@ def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
 
 
 def runtime_environment(captured: Capture) -> dict[str, str] | None:
-    """Return the variables of the runtime environment with which a script submits its job. None if it submits no
-    job."""
+    """Return the variables of the runtime environment with which a script submits its job. Return None if it submits
+    no job."""
     for call in captured.calls:
         if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
             return _submitted(list(call.arguments[2:]), call.runtime)[0]

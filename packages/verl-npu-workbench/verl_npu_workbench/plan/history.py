@@ -25,7 +25,7 @@ _SETTINGS = ".yaml"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A phase whose memory a commit moved. Sizes are in bytes."""
+    """A phase whose memory a commit changed. Sizes are in bytes."""
 
     phase: str
     before: int
@@ -52,7 +52,7 @@ _Memory = Mapping[str, Mapping[str, int]]
 
 
 def history(repository: Path, commits: str, plan: Callable[[Path], Planned]) -> Iterator[Step]:
-    """Yield the commits from GOOD to BAD, oldest first, as their plans end.
+    """Yield the commits from GOOD to BAD, oldest first. A commit is yielded as soon as its plan is finished.
 
     Args:
         repository: a clone of verl with the range's commits. Its working tree is neither read nor changed.
@@ -131,5 +131,8 @@ def _no_range(commits: str, found: str) -> PlanError:
         subject=f"--history {commits}",
         expected=_("two revisions of the repository in --verl, as GOOD..BAD"),
         found=found,
-        fix=_("give two revisions that `git log` shows there, and a clone with its history"),
+        fix=_(
+            "give two revisions that `git log` shows in the repository of --verl, which must be a clone with its "
+            "history"
+        ),
     )

@@ -50,7 +50,8 @@ _SECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A knob: settings that are changed together, and the reason for the change."""
+    """A knob that the search for a fitting plan can turn: settings that are changed together, and the reason for the
+    change."""
 
     changes: tuple[tuple[str, object], ...]
     why: str
@@ -59,7 +60,8 @@ class Knob:
 
 
 def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
-    """Return the knobs that are worth trying next for the phases that do not fit. Empty if no knob is left.
+    """Return the knobs that are worth trying next for the phases that do not fit. The result is empty if no knob is
+    left.
 
     `planned` is the last plan of the search, so a micro batch that was already halved is halved again. Smaller micro
     batches are not tried for a phase whose weights, gradients, and optimizer state alone do not fit.

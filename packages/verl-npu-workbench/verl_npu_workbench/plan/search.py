@@ -52,7 +52,7 @@ class Search:
 
     @property
     def proposal(self) -> Mapping[str, object]:
-        """The settings with which the plan fits; empty if none were found."""
+        """The settings with which the plan fits; the value is empty if none were found."""
         return dict(self.tries[-1].changes) if self.tries and self.tries[-1].verdict.fit is Fit.FITS else {}
 
 
@@ -64,11 +64,12 @@ def make_fit(
     verdict: Verdict,
     told: Callable[[str], None] = lambda text: None,
 ) -> Search:
-    """Change settings (turn knobs) one after the other until the plan fits. The last try fits unless none does.
+    """Change settings (turn knobs) one after the other until the plan fits. If a fitting plan is found, it is the
+    last try.
 
-    A change that does not reduce the missing memory is undone. Some memory does not shrink with more NPUs. Once it
-    alone exceeds an NPU's memory, larger numbers of NPUs are not tried any more. The number of NPUs is also limited to
-    a multiple of the script's.
+    A change that does not reduce the missing memory is undone. Some memory does not shrink with more NPUs. Once this
+    memory alone exceeds an NPU's memory, larger numbers of NPUs are not tried any more. The number of NPUs is also
+    limited to a multiple of the script's.
     """
     tries: list[Try] = []
     useless: set[tuple[tuple[str, object], ...]] = set()

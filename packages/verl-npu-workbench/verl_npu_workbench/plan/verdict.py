@@ -47,7 +47,8 @@ class PhaseFit:
 
     @property
     def held(self) -> int:
-        """The needed memory except the reserve: the tensors and, during the rollout, the engine."""
+        """The memory that is needed in addition to the reserve: the memory of the tensors and, during the rollout, the
+        memory of the engine."""
         return self.needed - self.holders.get(Holder.RESERVE.value, 0)
 
 

@@ -176,7 +176,7 @@ class SleepingRollout:
         self._weights: Tensor | None = None
 
     async def resume(self, tags: Sequence[str]) -> None:
-        """Allocate memory for the weights."""
+        """Allocate memory for the weights, as an engine does when it wakes up."""
         import torch
 
         if "weights" in tags and self._bytes:
@@ -266,8 +266,8 @@ class LegacyWorkers(Workers):
 
 
 def no_engine(*_: object, **__: object) -> tuple[SimpleNamespace, None]:
-    """Stand in for the function that starts an engine. At 796871d7, this function also returns the engine's
-    weight-sync manager."""
+    """Stand in for the upstream function that starts an engine. At verl 796871d7, that function also returns the
+    engine's weight-sync manager."""
     return SimpleNamespace(), None
 
 
