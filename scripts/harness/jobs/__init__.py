@@ -34,7 +34,7 @@ __all__ = ["JOBS", "Job", "Plan", "find"]
 
 
 def find(name: str, pin: Pin) -> Job:
-    """Return the job of that name; raise BadInput if it is unknown, or does not run at that pin."""
+    """Return the job called `name`. Raise BadInput if there is no such job, or if the job does not run at this pin."""
     if name not in JOBS:
         raise BadInput(
             _("--job: expected one of {jobs}, or a recipe of scripts/recipes; found {name!r}").format(
@@ -43,7 +43,7 @@ def find(name: str, pin: Pin) -> Job:
         )
     if name not in pin.jobs:
         raise BadInput(
-            _("--job {name}: expected one of the pins {pins}; found {pin}").format(
+            _("--job {name}: this job needs one of the pins {pins}; found the pin {pin}").format(
                 name=name,
                 pins=_(", ").join(each.name for each in PINS.values() if name in each.jobs),
                 pin=pin.name,

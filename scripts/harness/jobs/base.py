@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Job:
-    """One way of training: its command, and the places of its results."""
+    """One kind of training job: how its command is made, and where its results are."""
 
     name: str
     arguments: Callable[[Plan], list[str]]
@@ -87,5 +87,5 @@ class Job:
 
     @property
     def label(self) -> str:
-        """The name of the metric for a person."""
+        """The name of the metric, as a person would write it."""
         return "reward" if self.metric.startswith("critic/") else self.metric.rpartition("/")[2]
