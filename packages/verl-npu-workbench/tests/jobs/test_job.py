@@ -179,7 +179,7 @@ def test_an_installed_trainer_is_found_if_the_tree_has_none(tree: Path, monkeypa
 
 @pytest.mark.parametrize("module", ["verl.trainer.none", "no_such_package.main", "none.py", ".x", ".", "verl/trainer"])
 def test_a_trainer_that_is_nowhere_is_one_line(tree: Path, module: str) -> None:
-    with pytest.raises(JobSettingError, match=r"not found in .* and not installed"):
+    with pytest.raises(JobSettingError, match=r"the trainer is neither in .* nor installed"):
         entry_of(trainer(tree, module=module), tree)
 
 

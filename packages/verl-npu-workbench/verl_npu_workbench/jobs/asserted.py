@@ -237,7 +237,8 @@ class _Reading:
     depth: int = 0
 
     def asked(self, target: Target, args: Sequence[object]) -> object:
-        """Follow a function, a method, or a class, and return the result. A method's first argument is its object."""
+        """Follow the call of a function, a method, or a class, and return the result of the call. For a method, the
+        first of `args` is the object."""
         if not target.owner:
             return self._call(self._global(target.name), args, {})
         match self.tree.nodes(target):

@@ -38,7 +38,7 @@ Answer = tuple[Values, Values] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One lever."""
+    """A setting that is known to make jobs faster or slower."""
 
     code: str
     ask: Callable[[Script], Answer]

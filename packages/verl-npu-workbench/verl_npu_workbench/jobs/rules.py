@@ -183,7 +183,7 @@ def _device(script: Script) -> Iterator[Finding]:
             "device-setting",
             device,
             subject=DEVICE,
-            why=_("Ray has no resource of that name on NPUs, so verl stops with an error or waits forever"),
+            why=_("on NPUs, Ray has no resource of this name, so verl stops with an error or waits forever"),
             fix=_("remove {device}, or set it to npu").format(device=DEVICE),
         )
 
@@ -200,7 +200,7 @@ def _shadowed(script: Script) -> Iterator[Finding]:
                 "shadowed",
                 _("two values, {values} and later {value}").format(values=values[key], value=value),
                 subject=key,
-                why=_("Hydra takes the last value"),
+                why=_("if a key has several values, Hydra takes the last one"),
                 fix=_("remove one of the two values"),
             )
         values[key] = value
@@ -218,7 +218,7 @@ def _empty(script: Script) -> Iterator[Finding]:
                 if found.strip()
                 else _("an empty value"),
                 subject=key,
-                why=_("verl needs a number to compute with"),
+                why=_("verl computes with this value, so it must be a number"),
                 fix=_(
                     "write a number without quotes, use a shell variable that has a value, or read an environment "
                     "variable with ${oc.decode:${oc.env:NAME}}"
@@ -349,7 +349,10 @@ def _exports(script: Script) -> Iterator[Finding]:
                 "exports",
                 _("an export in a script that submits its job with ray job submit"),
                 subject=name,
-                why=_("a submitted job gets only the variables of its runtime environment, not those of the shell"),
+                why=_(
+                    "a job that is submitted to Ray gets only the variables of its runtime environment, not the "
+                    "variables of the shell"
+                ),
                 fix=_("add {name} to env_vars in the file that --runtime-env names").format(name=name),
             )
 
@@ -381,13 +384,13 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
             ).format(count=count, each=each),
             subject=", ".join(f"{name}={text}" for name, text in variables.items() if text is not None),
             why=_(
-                "torchrun starts a process for each NPU that the job asks for, and processes beyond the list end with "
-                "`invalid device ordinal`"
+                "torchrun starts a process for each NPU that the job asks for, and a process whose NPU is not in "
+                "the list ends with `invalid device ordinal`"
             )
             if by_torchrun
             else _(
-                "Ray counts only these NPUs, unless it was started with another list, and verl stops or waits for "
-                "the missing NPUs"
+                "Ray counts only the NPUs in this list, unless Ray was started with another list, and verl stops, "
+                "or waits for the missing NPUs"
             ),
             fix=_("set {virtual_npus} to {each}, or ask for fewer NPUs").format(virtual_npus=VIRTUAL_NPUS, each=each)
             if listed is None
@@ -417,7 +420,8 @@ def _ray_cpus(script: Script) -> Iterator[Finding]:
                 _("{cpus} CPUs for {each} NPUs").format(cpus=cpus, each=each),
                 subject=key,
                 why=_(
-                    "verl asks Ray for {beside} CPUs with each NPU and one more for its runner, so Ray cannot place "
+                    "verl asks Ray for {beside} CPUs with each NPU, and for one more CPU for verl's runner, so Ray "
+                    "cannot place "
                     "the job"
                 ).format(beside=beside),
                 fix=_("remove {key}, or set it to at least {needed}").format(key=key, needed=beside * each + 1),
@@ -437,7 +441,10 @@ def _placeholders(script: Script) -> Iterator[Finding]:
                 _("{value}, which is no network interface").format(value=value),
                 subject=name,
                 why=_("the script's author left this name for you to fill in"),
-                fix=_("set it to the interface that the nodes share; `ip addr` lists them"),
+                fix=_(
+                    "set it to the network interface through which the nodes reach each other; `ip addr` lists "
+                    "the interfaces of a node"
+                ),
             )
     for key in script.settings.matching(r"actor_rollout_ref\.model\.path|model\.(path|partial_pretrain)"):
         path = script.settings.text(key)
@@ -460,7 +467,7 @@ def _placeholders(script: Script) -> Iterator[Finding]:
                 _("{path}, which is not on this machine").format(path=path),
                 subject=key,
                 why=_("the script's author left this path for you to fill in"),
-                fix=_("replace the path by your own"),
+                fix=_("write your own path in its place"),
             )
 
 
@@ -518,7 +525,7 @@ def _weight_format(script: Script) -> Iterator[Finding]:
             "rollout.weight_format",
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
-            why=_("the job prints a warning and continues"),
+            why=_("the job only prints a warning about this key, and continues"),
             fix=_("remove {nz_key} from additional_config").format(nz_key=NZ_KEY),
         )
 
@@ -537,7 +544,8 @@ def _token_budget(script: Script) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=key,
             why=_(
-                "a rank makes {subject}, and the update ends with an error if a sequence is longer, padding included"
+                "a rank makes {subject}, and the update ends with an error if a sequence, including its padding, is "
+                "longer"
             ).format(subject=refusal.subject),
             fix=_("raise {key}, or lower {max_prompt} or {max_response}").format(
                 key=key, max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE
@@ -576,14 +584,14 @@ def _task_queue(script: Script) -> Iterator[Finding]:
             _("level 2 of torch_npu's task queue beside an engine that captures graphs"),
             subject=f"{_TASK_QUEUE}={level}",
             why=_("torch_npu ends a capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture`"),
-            fix=_("export {own}=1, which changes the engine alone").format(own=variable)
+            fix=_("export {own}=1, which changes only the engine").format(own=variable)
             if variable == _OWN_TASK_QUEUE
             else _("export {variable}=1, or set {key}=True").format(variable=variable, key=f"{ROLLOUT}.enforce_eager"),
         )
 
 
 def task_queue_of_engine(script: Script) -> tuple[str, str | None]:
-    """Return the variable that sets the level of the engine's task queue, and the level."""
+    """Return the name of the variable that sets the level of the engine's task queue, together with that level."""
     own = _OWN_TASK_QUEUE.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
     level = (script.environ.get(_OWN_TASK_QUEUE) if own else None) or script.environ.get(_TASK_QUEUE)
     return _OWN_TASK_QUEUE if own else _TASK_QUEUE, level
@@ -631,8 +639,8 @@ def _reward_model(script: Script) -> Iterator[Finding]:
             subject=f"{pool}=True",
             why=_("verl's agent loop ends with `KeyError: 'reward_extra_info'`, and the first step waits forever"),
             fix=_(
-                "set {pool}=False, or set reward.custom_reward_function to a function that asks the model at its "
-                "argument reward_router_address"
+                "set {pool}=False, or set reward.custom_reward_function to a function that sends requests to the "
+                "reward model, at the address in the function's argument reward_router_address"
             ).format(pool=pool),
         )
     is_left_asleep = b"free_cache_engine" in manager and b"enable_resource_pool" not in manager
@@ -641,7 +649,10 @@ def _reward_model(script: Script) -> Iterator[Finding]:
             "reward-model",
             _("a reward model with NPUs of its own whose engine sleeps"),
             subject=f"{sleeps}=True",
-            why=_("verl's trainers put the engine to sleep at the start and never wake it up, so its requests wait"),
+            why=_(
+                "verl's trainers put the engine to sleep at the start and never wake it up, so requests to the "
+                "engine wait forever"
+            ),
             fix=_("set {key}=False").format(key=sleeps),
         )
 
@@ -664,8 +675,9 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
         ),
         subject=f"{key}=True",
         why=_(
-            "verl-npu's feature fused_kernels launches them with smaller blocks if the installed compiler refuses "
-            "upstream's; their results and speed on an NPU cannot be checked here"
+            "if the installed compiler refuses upstream's block sizes, verl-npu's feature fused_kernels launches "
+            "the kernels with smaller blocks; the results and the speed of the kernels on an NPU cannot be checked "
+            "here"
         )
         if is_fixed
         else _(
@@ -673,7 +685,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
             "multiple of 1024 gives wrong log-probabilities without an error"
         ),
         fix=_(
-            "compile the kernels with `verl-npu kernels {module}`, or as the job launches them with "
+            "compile the kernels with `verl-npu kernels {module}`, or compile them with the arguments of the job: "
             "`verl-npu rehearse --kernels`"
         ).format(module=MODULE)
         if is_fixed
@@ -693,9 +705,9 @@ def _liger(script: Script) -> Iterator[Finding]:
                 subject=f"{key}=True",
                 why=_(
                     "{source} says that liger-kernel is not supported; liger-kernel's releases since the end of 2025 "
-                    "have code for NPUs, but nobody has tried them with this verl"
+                    "have code for NPUs, but nobody has tried these releases with this verl"
                 ).format(source=claims[0].source),
-                fix=_("set {key}=False, and verl-npu uses the NPU's fused operators in these layers").format(key=key),
+                fix=_("set {key}=False; verl-npu then uses the NPU's fused operators in these layers").format(key=key),
             )
 
 
@@ -722,8 +734,8 @@ def _files(script: Script) -> Iterator[Finding]:
                 "{count} path that is not on this machine", "{count} paths that are not on this machine", len(missing)
             ).format(count=len(missing)),
             subject=_(", ").join(missing),
-            why=_("the job reads these paths on the machines that it runs on"),
-            fix=_("make sure that the paths exist on every node"),
+            why=_("the job reads these paths on every machine on which it runs"),
+            fix=_("make sure that these paths exist on every node"),
         )
 
 

@@ -51,8 +51,8 @@ _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
 class Reached(BaseException):
-    """Raised where upstream's code is stopped. It is a BaseException so that no `except Exception` in upstream's code
-    catches it."""
+    """Raised to stop upstream's code at a certain point. This exception is a BaseException, so that no `except
+    Exception` in upstream's code catches it."""
 
 
 def _reached(*_: object, **__: object) -> None:
