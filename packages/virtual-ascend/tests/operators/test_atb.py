@@ -233,8 +233,8 @@ def attention(**changed: Any) -> Callable[[], None]:
     [
         (attention(context_lens=torch.tensor(LENGTHS)), "context_lens must be int32, but is torch.int64"),
         (attention(block_table=torch.zeros(3, 2).long()), "block_table must be int32"),
-        (attention(block_table=torch.zeros(3, 1).int()), r"sequence 2 of 20 tokens needs 2 blocks of 16"),
-        (attention(context_lens=ints(1, 1, 1, 1)), "4 lengths for 3 tokens"),
+        (attention(block_table=torch.zeros(3, 1).int()), r"sequence 2 has 20 tokens and needs 2 blocks of 16"),
+        (attention(context_lens=ints(1, 1, 1, 1)), "4 lengths, but query has only 3 tokens"),
         (attention(out=torch.empty(3, HEADS, SIZE).half()), "query is torch.float32, but out is torch.float16"),
         (attention(query=torch.ones(3, HEADS, SIZE).double()), "query must be float16 or bfloat16"),
         (attention(num_heads=3), r"expected query and out \[tokens,3,size\]"),
@@ -268,7 +268,7 @@ def test_only_the_causal_template_is_taken_for_cached_sequences() -> None:
     key_cache, value_cache, table, _, _ = caches()
     query = draw(3, HEADS, SIZE)
     lengths = (ints(1, 1, 1), ints(*LENGTHS), KEY_HEADS, HEADS, SCALE, torch.empty_like(query))
-    with pytest.raises(RuntimeError, match="mask must be that of causal attention"):
+    with pytest.raises(RuntimeError, match="mask must be the mask of causal attention"):
         atb._npu_flash_attention_qlens(query, key_cache, value_cache, table, torch.zeros(128, 128), *lengths)
     with pytest.raises(RuntimeError, match="mask must be 128 x 128"):
         atb._npu_flash_attention_qlens(query, key_cache, value_cache, table, torch.zeros(64, 64), *lengths)

@@ -266,7 +266,7 @@ def test_tokens_after_the_last_sequence_are_zero() -> None:
         ({"pse": torch.ones(1)}, RuntimeError, r"pse must be \[B\|1,2,Sq\|1,Skv\]"),
         ({"atten_mask": torch.ones(3, 3)}, RuntimeError, "atten_mask must be bool or uint8"),
         ({"atten_mask": torch.ones(3, 3).bool(), "sparse_mode": 2}, RuntimeError, "takes an atten_mask of 2048x2048"),
-        ({"key": torch.ones(1, 2, 3, 4).half()}, RuntimeError, "must have one dtype"),
+        ({"key": torch.ones(1, 2, 3, 4).half()}, RuntimeError, "must have the same dtype"),
     ],
 )
 def test_attention_refuses_what_the_operator_refuses(
