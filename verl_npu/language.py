@@ -73,9 +73,9 @@ class Message(str):
             words = catalogue.ngettext(self._words, self._many, self._number)
         else:
             words = catalogue.gettext(self._words)
-        return (
-            words.format(**{name: translate(value) for name, value in self._values.items()}) if self._values else words
-        )
+        if not self._values:
+            return words
+        return _filled(words, {name: translate(value) for name, value in self._values.items()})
 
     def format(self, *args: object, **values: object) -> Message:
         """Return the text with each placeholder replaced by the value that `values` has under the placeholder's
@@ -151,6 +151,30 @@ class _Capitalised(_Joined):
         made = cls(whole[:1].upper() + whole[1:])
         made._between, made._parts = between, parts
         return made
+
+
+def _filled(words: str, values: Mapping[str, object]) -> str:
+    """Return `words` with its placeholders filled in. A translation cannot know whether a value is Chinese, so a space
+    beside a placeholder is removed between two Chinese characters, and added between a Chinese and a Latin one."""
+    import string
+
+    made = ""
+    for before, name, spec, conversion in string.Formatter().parse(words):
+        made = _beside(made, before)
+        if name is not None:
+            field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
+            made = _beside(made, field.format(**values))
+    return made
+
+
+def _beside(left: str, right: str) -> str:
+    import re
+
+    chinese, between = r"[\u3001-\u9fff\uff01-\uff5e]", f"{left[-2:]}\0{right[:2]}"
+    if re.search(f"{chinese}(?: \0|\0 ){chinese}", between):
+        return left.removesuffix(" ") + right.removeprefix(" ")
+    spaced = re.search(r"[\u4e00-\u9fff]\0[A-Za-z0-9]|[A-Za-z0-9]\0[\u4e00-\u9fff]", between)
+    return f"{left} {right}" if spaced else left + right
 
 
 def translate(text: Value) -> Value:

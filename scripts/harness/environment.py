@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,7 +166,9 @@ def make(recipe: Recipe) -> Path:
     _pip(recipe, "--editable", f"{PROJECT}{own}", "--editable", f"{WORKBENCH}{workbench}", *ours)
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
-    _pip(recipe, "--requirement", str(listed))
+    # Compiling the device takes as long as installing the rest, and needs only torch.
+    with _compiling(recipe.python) if recipe.virtual and not recipe.torch_npu else nullcontext():
+        _pip(recipe, "--requirement", str(listed))
     if recipe.engine is not None:
         _pip(recipe, "--no-deps", *recipe.engine_packages())
         _name_it_vllm(recipe, recipe.engine.vllm)
@@ -179,6 +183,22 @@ def make(recipe: Recipe) -> Path:
     _point(recipe)
     (recipe.folder / STAMP).write_text(recipe.stamp())
     return recipe.python
+
+
+@contextmanager
+def _compiling(python: Path) -> Iterator[None]:
+    """Compile the virtual device for the torch of `python` in the background, unless it is compiled already.
+
+    A failure shows when the device is first loaded, with the compiler's error.
+    """
+    command = [str(python), "-c", "import torch, torch_npu"]
+    variables = os.environ | {"VIRTUAL_ASCEND": "2"}
+    with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        except BaseException:
+            process.terminate()
+            raise
 
 
 def _build(recipe: Recipe, engine: Engine) -> None:

@@ -118,7 +118,7 @@ def test_real_npus_are_used_where_there_are_enough(monkeypatch: pytest.MonkeyPat
     with pytest.raises(BadInput, match="--npus 8 or fewer"):
         machine.look(9)
     monkeypatch.setenv("VIRTUAL_ASCEND", "2")
-    with pytest.raises(BadInput, match="Unset it"):
+    with pytest.raises(BadInput, match="Unset the variable"):
         machine.look(2)
 
 
