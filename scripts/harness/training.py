@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_npu_workbench.logs.training import Steps
+from verl_npu_workbench.rehearse import small_model
 
 from harness import dataset, jobs, manifests, model, pins, process, reward
 from harness.errors import BadInput, RunFailed
@@ -94,7 +95,12 @@ def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
         # verl's vLLM masks tokens beyond the tokenizer's vocabulary, and its trainer does not. With random weights
         # their probabilities would never agree.
         padded = request.rollout == pins.SMALL
-        chosen = str(model.generate(run_dir / "model", request.seed, job.key_value_heads, job.experts, padded=padded))
+        folder = run_dir / "model"
+        if job.architecture:
+            small_model.generate(small_model.architecture_of(job.architecture), model.LAYERS, folder)
+        else:
+            model.generate(folder, request.seed, job.key_value_heads, job.experts, padded=padded)
+        chosen = str(folder)
     else:
         chosen = model.obtain(request.model)
     if request.data is None:

@@ -57,11 +57,12 @@ def _load(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def compare(before: Path, after: Path) -> Movement:
+def compare(before: Path, after: Path, still: str = "$^") -> Movement:
     """Compare two saved models. Raise RunFailed if the names or the shapes of their weights differ, or if a number is
     not finite.
 
-    A model trained with LoRA is saved with peft's names. Its adapter must have moved, and its base weights must not.
+    Tensors that match the pattern `still` need not move, and are not counted. A model trained with LoRA is saved with
+    peft's names. Its adapter must have moved, and its base weights must not.
     """
     old, new = _load(before), _load(after)
     if any(_ADAPTER in name for name in new):
@@ -78,7 +79,9 @@ def compare(before: Path, after: Path) -> Movement:
             raise RunFailed(
                 f"weights: {name}: expected only finite numbers, in a tensor of the shape {tuple(was.shape)}"
             )
+        if re.search(still, name):
+            continue
         distance = float((now - was.to(torch.float32)).abs().max())
         moved += distance > 0
         largest = max(largest, distance)
-    return Movement(tensors=len(old), moved=moved, largest=largest)
+    return Movement(tensors=sum(not re.search(still, name) for name in old), moved=moved, largest=largest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import dapo, fully_async, gkd, grpo, megatron, one_step_off, ppo, sft, v1_async
+from harness.jobs import dapo, fully_async, gkd, grpo, linear_attention, megatron, one_step_off, ppo, sft, v1_async
 from harness.jobs.base import Job, Plan
 from harness.pins import PINS, Pin
 from verl_npu.language import gettext as _
@@ -20,6 +20,8 @@ JOBS: dict[str, Job] = {
         fully_async.JOB,
         fully_async.MEGATRON,
         gkd.JOB,
+        linear_attention.KERNELS,
+        linear_attention.TORCH,
         megatron.JOB,
         megatron.PPO,
         megatron.MOE,

@@ -310,11 +310,17 @@ class SourceTree:
         return parts[: len(parts) - above]
 
     def is_package(self, module: str) -> bool:
-        """Tell whether `module` is a package, that is, a folder of modules with or without an `__init__`."""
+        """Tell whether `module` is a package, that is, a folder of modules with or without an `__init__`.
+
+        Python imports `name.py` in place of a folder `name` that has no `__init__`.
+        """
         if module not in self._packages:
             package, *parts = module.split(".")
             folder = self._folders.get(package)
-            self._packages[module] = folder is not None and folder.entries(*parts) is not None
+            inside = folder.entries(*parts) if folder is not None else None
+            beside = folder.entries(*parts[:-1]) if folder is not None and inside is not None and parts else None
+            hidden = f"{parts[-1]}.py" in beside if beside is not None else False
+            self._packages[module] = inside is not None and ("__init__.py" in inside or not hidden)
         return self._packages[module]
 
     def is_compiled(self, module: str) -> bool:

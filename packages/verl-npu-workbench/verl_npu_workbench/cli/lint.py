@@ -23,7 +23,8 @@ from verl_npu.pins import pins
 from ..jobs.capture import Capture, capture, check_text, required_verl, tree_of
 from ..jobs.job import Job, compose, follows_all, uses_verl
 from ..jobs.levers import advice
-from ..jobs.rules import Script, findings, unexported
+from ..jobs.rules import findings, unexported
+from ..jobs.script import Script
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
 from ..plan.starting import started, without_repeats

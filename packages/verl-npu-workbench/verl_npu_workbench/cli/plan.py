@@ -35,8 +35,8 @@ from ..plan.verdict import Fit, PhaseFit, Verdict, judge
 from .options import command, html_option, output_option, refuse_ignored, unconfined_option, verl_option
 from .script import asked_trainer, is_program, say_unconfined
 
-_STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
-_STATUS = {Fit.FITS: Status.FINE, Fit.DOES_NOT: Status.FOUND, Fit.FAILED: Status.FOUND}
+_STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.MAY_NOT: "yellow", Fit.FAILED: "red"}
+_STATUS = {fit: Status.FINE if fit is Fit.FITS else Status.FOUND for fit in Fit}
 _BAR = 40
 _MARKS = {
     Holder.WEIGHTS: "W",
@@ -239,7 +239,7 @@ def plan(
         click.echo(json.dumps(found, indent=1))
     else:
         _print(planned, verdict, search, largest, peaks, host_fits)
-        if verdict.fit is Fit.DOES_NOT and not search.tries and not no_tries:
+        if verdict.fit.lacks and not search.tries and not no_tries:
             reason = search.cause or _("no known setting makes the job fit")
             terminal.paragraph(
                 _("{reason}: use more NPUs, a smaller model, or shorter sequences").format(reason=reason)
@@ -271,7 +271,7 @@ def _print_history(
         return make(trainer, where, request)
 
     status, same = Status.FINE, _("planned, to compare the others with")
-    for step in each_step(verl, commits, plan_at, [] if inside is None else [str(inside)]):
+    for step in each_step(verl, commits, plan_at):
         if step.moves or step.error:
             status = Status.FOUND
         if as_json:

@@ -110,6 +110,8 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     check_possible(unconfined)
     with progress.step(_("composing the settings of {module}").format(module=trainer.module)):
         answer = _answer(trainer, tree, entry, unconfined)
+    if name := answer.get("lacking"):
+        raise _not_composed(trainer, _("no package {name}, which hydra.searchpath names").format(name=name))
     if "error" in answer:
         raise JobSettingError(
             subject=_("the overrides of {module}").format(module=trainer.module),

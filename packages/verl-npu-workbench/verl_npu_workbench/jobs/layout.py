@@ -118,8 +118,8 @@ def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
     if npus <= 0:
         return
     yield from _trainer_sizes(settings, npus)
-    npus = rollout_npus(settings) or npus
-    key = f"{ROLLOUT}.tensor_model_parallel_size"
+    # verl's worker says the same of a rollout that shares the trainer's NPUs.
+    npus, key = rollout_npus(settings), f"{ROLLOUT}.tensor_model_parallel_size"
     if npus % size(settings, key):
         yield Indivisible(Framework.ROLLOUT, key, str(size(settings, key)), npus)
 

@@ -11,11 +11,10 @@ import ast
 import contextlib
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any  # A configuration of OmegaConf's.
 
 from verl_npu import environment
 from verl_npu.ascend.variables import (
@@ -26,7 +25,7 @@ from verl_npu.ascend.variables import (
     VISIBLE_DEVICES,
     virtual_npus,
 )
-from verl_npu.errors import SettingError, SourceError
+from verl_npu.errors import SourceError
 from verl_npu.features.configuration import Section
 from verl_npu.features.device import resolve_device
 from verl_npu.features.fleet.forwarding import refuse_other_values
@@ -51,27 +50,24 @@ from ..pins import PINS, Component
 from . import validated
 from .keys import (
     ACTOR,
-    BATCH,
     CRITIC,
     DEVICE,
     ENGINE,
-    ESTIMATOR,
     FREE_CACHE_ENGINE,
     MAX_PROMPT,
     MAX_RESPONSE,
     MODEL,
     NPUS,
     ROLLOUT,
-    has_critic,
     is_megatron,
     is_separate,
     may_sleep,
 )
-from .layout import Framework, indivisible, npus_of, parallelism_of
-from .modes import mode_findings
-from .settings import Settings
+from .layout import Framework, indivisible, parallelism_of
+from .script import Script, is_applied, rule
 from .successor import successor_findings
-from .trainer import Trainer
+from .upstream import RULES as UPSTREAM_RULES
+from .upstream import trained_roles
 
 _ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
 _WORKER_VARIABLES = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"
@@ -104,68 +100,7 @@ _WEIGHT_SYNC_VARIABLES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Script:
-    """A captured script with its composed settings."""
-
-    trainer: Trainer
-    settings: Settings
-    pin: str
-    """The pin that is nearest to the script's verl."""
-    text: str
-    """The text of the script. Empty if only a command was given."""
-    submitted: bool
-    """Whether the script submits the job to a Ray cluster with `ray job submit`. Ray's workers then get only the
-    variables of the runtime environment."""
-    runtime: Mapping[str, str] | None
-    """The variables of the runtime environment; None if they cannot be read here."""
-    sources: SourceTree
-    """The source of the verl that the script uses."""
-
-    @property
-    def npus(self) -> int:
-        """The number of the trainer's NPUs on all nodes. It is 0 if neither torchrun's arguments nor the settings give
-        it."""
-        return npus_of(self.trainer, self.settings)
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The variables that the job's processes get, both from the script and from the shell in which the script is
-        started."""
-        return (self.runtime or {}) if self.submitted else {**self.trainer.inherited, **self.trainer.exports}
-
-    @cached_property
-    def section(self) -> Section:
-        """The settings in the form in which the job's functions get them."""
-        from omegaconf import OmegaConf
-
-        nested: dict[str, Any] = {}
-        for key, value in self.settings.values.items():
-            *sections, last = key.split(".")
-            section = nested
-            for name in sections:
-                # A recipe's configuration may use one key both as a value and as a section.
-                if not isinstance(section.get(name), dict):
-                    section[name] = {}
-                section = section[name]
-            # OmegaConf raises an error for a mandatory value that is missing.
-            if value != "???":
-                section[last] = _literal(value)
-        config: Section = OmegaConf.create(nested)
-        return config
-
-
-def _literal(value: object) -> object:
-    """Return a value with its remaining interpolations escaped, because these can only be resolved in the running
-    job."""
-    if isinstance(value, str):
-        # OmegaConf reads two backslashes in front of an interpolation as one.
-        return re.sub(r"(?<!\\)(\\*)\$\{", lambda found: 2 * found[1] + "\\${", value)
-    if isinstance(value, list):
-        return [_literal(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _literal(each) for name, each in value.items()}
-    return value
+_AND_IN_JOB = (Stage.SCRIPT, Stage.JOB)
 
 
 # Problems that verl-npu refuses in the job: these rules call the functions that the job calls.
@@ -181,26 +116,15 @@ def _feature_rule(feature: str, ask: Callable[[Script], object], code: str, abou
     return Rule(code, asked, (Stage.SCRIPT, Stage.JOB), about=about)
 
 
-def _check_rollout(script: Script, code: str) -> None:
-    rollout.check(script.section, (code,))
+def _check_source(script: Script, find: Callable[[Section, SourceTree], Iterable[Finding]]) -> None:
+    rollout.refuse(find(script.section, script.sources))
 
 
-def is_applied(script: Script, feature: str) -> bool:
-    """Tell whether the job will run a feature's checks. This requires that the feature is not disabled, and that the
-    settings that the checks read are known."""
-    left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
-    off = _is_off(script) or feature in left_out
-    return not off and (ENGINE in script.settings or (feature == "device" and bool(script.settings.values)))
+def _rollout_rule(code: str) -> Rule[Script]:
+    return _feature_rule("rollout", lambda script: rollout.check(script.section, (code,)), code)
 
 
-def _is_off(script: Script) -> bool:
-    """Tell whether verl-npu is off in the job. It is also off if its switch has an unknown value."""
-    try:
-        return environment.SWITCH.read(script.environ) == "off"
-    except SettingError:
-        return True
-
-
+@rule("rollout.expandable_segments", "", _AND_IN_JOB)
 def _expandable_segments(script: Script) -> Iterator[Finding]:
     """Refuse expandable segments in verl's own trainers. In recipes, only warn, because a recipe may register a
     different engine."""
@@ -239,6 +163,7 @@ def _fields(sources: SourceTree) -> frozenset[str] | None:
 # Problems that upstream, Hydra, or MindSpeed refuse, and problems that may make a job fail.
 
 
+@rule("device-setting", "A trainer.device other than npu.", _AND_IN_JOB)
 def _device(script: Script) -> Iterator[Finding]:
     device, in_force = script.settings.text(DEVICE), is_applied(script, "device")
     if in_force:
@@ -263,6 +188,7 @@ def _device(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule("shadowed", "A key with two values. The later value wins.")
 def _shadowed(script: Script) -> Iterator[Finding]:
     values: dict[str, str] = {}
     for word in script.trainer.overrides:
@@ -280,6 +206,7 @@ def _shadowed(script: Script) -> Iterator[Finding]:
         values[key] = value
 
 
+@rule("empty", "A size that is not a number, or is empty, for example because of a shell variable without a value.")
 def _empty(script: Script) -> Iterator[Finding]:
     settings = script.settings
     for key in dict.fromkeys((*settings.matching(_SIZES), *validated.non_numbers(settings, script.sources))):
@@ -311,6 +238,7 @@ _DIVISION_RULES = {
 }
 
 
+@rule("parallel-sizes", "Parallel sizes that do not divide the number of NPUs.")
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
     for each in indivisible(script.settings, script.npus):
         yield error(
@@ -326,108 +254,19 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
         )
 
 
-def _source_of_trainer(script: Script) -> bytes:
-    return script.sources.read(script.trainer.module) or b""
+@rule(
+    "successor",
+    "A recipe (fully_async_policy, one_step_off_policy) that settings of verl's v1 trainer can replace.",
+)
+def _successor(script: Script) -> Iterator[Finding]:
+    return successor_findings(script.trainer, script.settings, script.sources)
 
 
-def _validation_severity(script: Script) -> Callable[..., Finding]:
-    """Return the function `error` if the trainer calls upstream's `validate_config`, and `warning` if it does not.
-
-    The call is in the trainer's own file or, as at 796871d7, in RayPPOTrainer.
-    """
-    trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
-    asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
-        rb"(?<![\w.])validate_config\(", _source_of_trainer(script)
-    )
-    return error if asks or b"self._validate_config()" in trainer else warning
-
-
-def _trained_roles(script: Script) -> list[str]:
-    """Return the settings sections of the models that are trained.
-
-    Some recipes train without a critic, whatever their estimator is: recipe.spin and verl.experimental.vla.main_sac.
-    """
-    module = script.trainer.module
-    upstreams = module.startswith("verl.trainer.") or (
-        module.startswith("verl.") and b"Role.Critic" in _source_of_trainer(script)
-    )
-    critic = has_critic(script.settings) and (upstreams or script.settings.truth(f"{CRITIC}.enable"))
-    return [ACTOR, CRITIC] if critic else [ACTOR]
-
-
-def _batches(script: Script) -> Iterator[Finding]:
-    settings, megatron = script.settings, is_megatron(script.settings)
-    sizes = parallelism_of(settings)
-    # Ranks that share a sequence have the same samples.
-    replica = sizes.replica if megatron else sizes.sequence
-    if _starts_verl_workers(script) and script.trainer.trains:
-        for each in validated.batch_refusals(settings, script.npus, replica, script.sources):
-            yield _refused(_validation_severity(script), "batches", script, each)
-
-
-def _choices(script: Script) -> Iterator[Finding]:
-    settings = script.settings
-    registers = settings.text(f"{MODEL}.external_lib") or "VERL_USE_EXTERNAL_MODULES" in script.environ
-    if registers or ESTIMATOR not in settings or not script.trainer.trains:
-        return
-    try:
-        own = list(_user_sources(script))
-    except SourceError:
-        return
-    for each in validated.name_refusals(settings, _trained_roles(script), script.sources):
-        named = settings.text(each.key).encode()
-        if not any(re.search(rb"[\"']%s[\"']" % re.escape(named), text) for text in own):
-            yield _refused(error, "choices", script, each)
-
-
-def _user_sources(script: Script) -> Iterator[bytes]:
-    """Yield the source code of the user's recipe and reward functions, which may register additional names."""
-    package, top = script.trainer.module.rpartition(".")[0], script.trainer.module.partition(".")[0]
-    if package not in ("", "verl.trainer") and all(map(str.isidentifier, package.split("."))):
-        sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
-        yield from (sources.read(module) or b"" for module in sources.modules_below(package))
-    paths = [Path(script.settings.text(key)).expanduser() for key in script.settings.matching(r".*\.path")]
-    for path in (script.trainer.folder / path for path in (*paths, Path(script.trainer.module))):
-        if path.suffix == ".py" and path.is_file():
-            yield path.read_bytes()
-
-
-def _starts_verl_workers(script: Script) -> bool:
-    """Tell whether a trainer starts verl's own workers, on the number of NPUs that the settings give."""
-    module = script.trainer.module
-    return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in _source_of_trainer(script)
-
-
-def _validation(script: Script) -> Iterator[Finding]:
-    settings = script.settings
-    if not script.trainer.trains:
-        return
-    if ESTIMATOR in settings:
-        said: set[str] = set()
-        for make, found in (
-            (error, validated.section_refusals(settings, _trained_roles(script), script.sources)),
-            # Trainers that stream samples have no train_batch_size.
-            (
-                _validation_severity(script),
-                validated.validation_refusals(settings, script.sources) if settings.whole(BATCH) > 0 else (),
-            ),
-        ):
-            for each in found:
-                if each.message not in said:
-                    said.add(each.message)
-                    yield _refused(make, "validation", script, each)
-
-
-def _refused(make: Callable[..., Finding], code: str, script: Script, refusal: validated.Refusal) -> Finding:
-    return make(
-        code,
-        script.settings.text(refusal.key) or _("settings that verl does not accept"),
-        subject=refusal.key,
-        why=_("verl ends the job with this error: {message}").format(message=" ".join(refusal.message.split())),
-        fix=_("change the setting to a value that this verl accepts"),
-    )
-
-
+@rule(
+    "mindspeed-overrides",
+    "MindSpeed overrides that the MindSpeed named in the documents of the script's verl refuses.",
+    _AND_IN_JOB,
+)
 def _overrides(script: Script) -> Iterator[Finding]:
     if script.pin not in pins():
         return
@@ -449,6 +288,11 @@ def _overrides(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule(
+    "variables",
+    "Exported variables with a value that is wrong on any machine.",
+    (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB),
+)
 def _variables(script: Script) -> Iterator[Finding]:
     site = Site(None, None, environ=script.environ, path=())
     for finding in wrong_variables(site, Stage.SCRIPT):
@@ -494,6 +338,7 @@ def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
             )
 
 
+@rule("exports", "Variables that the script sets but Ray's workers do not get.")
 def _exports(script: Script) -> Iterator[Finding]:
     yield from unexported(script.text, script.trainer.exports)
     if not script.submitted or script.runtime is None:
@@ -512,6 +357,9 @@ def _exports(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule(
+    "visible-devices", "A list of visible NPUs that is shorter than the number of NPUs that the job uses on each node."
+)
 def _visible_devices(script: Script) -> Iterator[Finding]:
     listed, each = script.environ.get(VISIBLE_DEVICES), script.trainer.ranks or script.settings.whole(NPUS)
     virtual = virtual_npus(script.environ)
@@ -552,6 +400,7 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule("ray-cpus", "Fewer CPUs for Ray than the job's placement groups need.")
 def _ray_cpus(script: Script) -> Iterator[Finding]:
     """Refuse a number of CPUs that is too small for Ray's placement groups.
 
@@ -579,6 +428,10 @@ def _ray_cpus(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule(
+    "placeholders",
+    "Paths that the script's author left for you to fill in. An absolute path may exist on the cluster.",
+)
 def _placeholders(script: Script) -> Iterator[Finding]:
     for name, value in script.environ.items():
         # The kernel allows no white space in the name of a network interface.
@@ -618,6 +471,7 @@ def _placeholders(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule("imports", "Names that a trainer imports at its start and its verl lacks.")
 def _imports(script: Script) -> Iterator[Finding]:
     parts = script.trainer.module.split(".")
     if parts[0] == "verl" or "verl" not in script.sources or not all(map(str.isidentifier, parts)):
@@ -636,6 +490,10 @@ def _imports(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule(
+    "ray-collective-hccl",
+    "A group of Ray's collectives, which do not support HCCL, in a trainer that is not verl's own.",
+)
 def _groups(script: Script) -> Iterator[Finding]:
     package = script.trainer.module.rpartition(".")[0]
     top = package.partition(".")[0]
@@ -659,6 +517,7 @@ def _groups(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule("rollout.weight_format", "", _AND_IN_JOB)
 def _weight_format(script: Script) -> Iterator[Finding]:
     asked = [rule for rule in rollout.RULES if rule.code == "rollout.weight_format"]
     for finding in find(asked, script.section, Stage.SCRIPT) if is_applied(script, "rollout") else ():
@@ -671,6 +530,7 @@ def _weight_format(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule("token-budget", "A token budget that is smaller than the longest sequence that the settings allow.")
 def _token_budget(script: Script) -> Iterator[Finding]:
     settings, parallel = script.settings, parallelism_of(script.settings)
     key = f"{ACTOR}.ppo_max_token_len_per_gpu"
@@ -693,6 +553,11 @@ def _token_budget(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "weight-proof",
+    "A proof of the synced weights, which SGLang cannot give if it does not share the trainer's NPUs.",
+    _AND_IN_JOB,
+)
 def _sync_check(script: Script) -> Iterator[Finding]:
     asked = environment.WEIGHT_SYNC_CHECK.text(script.environ) == Check.ENGINE.value
     if (
@@ -705,6 +570,7 @@ def _sync_check(script: Script) -> Iterator[Finding]:
             yield replace(refusal, severity=Severity.WARNING)
 
 
+@rule("task-queue", "A level of torch_npu's task queue at which graphs fail.")
 def _task_queue(script: Script) -> Iterator[Finding]:
     """Source: NPUGraph::capture_begin of torch_npu.
 
@@ -731,6 +597,7 @@ def task_queue_of_engine(script: Script) -> tuple[str, str | None]:
     return _OWN_TASK_QUEUE if own else _TASK_QUEUE, level
 
 
+@rule("logprobs-mode", "Log-probabilities of the rollout at another temperature than the trainer's.")
 def _logprobs_mode(script: Script) -> Iterator[Finding]:
     """Source: the model runner of vllm-ascend 0.11.0 to 0.23.0, which makes its sampler without logprobs_mode."""
     settings, key = script.settings, f"{ROLLOUT}.temperature"
@@ -747,6 +614,9 @@ def _logprobs_mode(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "reward-model", "A reward model with NPUs of its own that verl never wakes up, or whose scores verl cannot read."
+)
 def _reward_model(script: Script) -> Iterator[Finding]:
     """Source: verl's `RewardModelManager` and `RewardLoopWorker`.
 
@@ -787,6 +657,10 @@ def _reward_model(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "fused-kernels",
+    "Triton kernels of verl's fused loss, which Ascend's compiler refuses with upstream's block sizes.",
+)
 def _fused_kernels(script: Script) -> Iterator[Finding]:
     """Warn if the fused loss uses its Triton implementation. The other implementation launches no Triton kernels, but
     Megatron's trainer does not have it."""
@@ -819,6 +693,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
     )
 
 
+@rule("liger-kernel", "liger-kernel, if the documents of the script's verl say that NPUs do not support it.")
 def _liger(script: Script) -> Iterator[Finding]:
     cell = PINS[script.pin].cells.get(Component.LIGER_KERNEL) if script.pin in PINS else None
     claims = [claim for claim in cell.claims if claim.unsupported] if cell else []
@@ -836,10 +711,11 @@ def _liger(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule("files", "Paths that do not exist on this machine. The cluster may have them.")
 def _files(script: Script) -> Iterator[Finding]:
     missing: dict[str, None] = {}
     for key in script.settings.matching(_PATHS):
-        if key.startswith(f"{CRITIC}.") and CRITIC not in _trained_roles(script):
+        if key.startswith(f"{CRITIC}.") and CRITIC not in trained_roles(script):
             continue
         if key == _REWARD_MODEL and not script.settings.truth("reward_model.enable"):
             continue
@@ -867,9 +743,7 @@ _SUPPORTED_TRAINERS = re.compile(r"(?:verl|recipe\.(?:fully_async_policy|gkd|one
 """A pattern for the trainers whose Ray collective groups verl-npu replaces (see verl_npu.features.weight_sync)."""
 _GROUP_CALL = re.compile(rb"\b(?:create|init)_collective_group\(")
 
-_SCRIPT_ONLY = (Stage.SCRIPT,)
 _ENGINE_RULES = (
-    "rollout.ranks",
     "rollout.heads",
     "rollout.additional_config",
     "rollout.rl_config",
@@ -877,139 +751,47 @@ _ENGINE_RULES = (
 )
 """The codes of the rollout rules that run for a script exactly as they run in a job."""
 RULES: tuple[Rule[Script], ...] = (
-    Rule(
-        "device-setting",
-        _device,
-        (Stage.SCRIPT, Stage.JOB),
-        about="A trainer.device other than npu.",
+    _device,
+    _imports,
+    _groups,
+    _shadowed,
+    _empty,
+    _parallel_sizes,
+    *UPSTREAM_RULES,
+    _successor,
+    _overrides,
+    *map(_rollout_rule, _ENGINE_RULES),
+    *(
+        _feature_rule("rollout", partial(_check_source, find=find), code)
+        for code, find in (
+            ("rollout.unread_parallelism", rollout.unread_parallelism),
+            ("rollout.sizes_in_one_word", rollout.sizes_in_one_word),
+        )
     ),
-    Rule("imports", _imports, _SCRIPT_ONLY, about="Names that a trainer imports at its start and its verl lacks."),
-    Rule(
-        "ray-collective-hccl",
-        _groups,
-        _SCRIPT_ONLY,
-        about="A group of Ray's collectives, which do not support HCCL, in a trainer that is not verl's own.",
-    ),
-    Rule("shadowed", _shadowed, _SCRIPT_ONLY, about="A key with two values. The later value wins."),
-    Rule(
-        "empty",
-        _empty,
-        _SCRIPT_ONLY,
-        about="A size that is not a number, or is empty, for example because of a shell variable without a value.",
-    ),
-    Rule(
-        "parallel-sizes", _parallel_sizes, _SCRIPT_ONLY, about="Parallel sizes that do not divide the number of NPUs."
-    ),
-    Rule("batches", _batches, _SCRIPT_ONLY, about="Mini-batches or micro-batches that verl's workers cannot divide."),
-    Rule(
-        "validation",
-        _validation,
-        _SCRIPT_ONLY,
-        about="Settings that verl refuses when it validates its configuration or builds objects from it.",
-    ),
-    Rule("choices", _choices, _SCRIPT_ONLY, about="Names, for example of an estimator, that verl does not know."),
-    Rule(
-        "trainer-mode",
-        lambda script: mode_findings(script.trainer.module, script.settings, script.sources),
-        _SCRIPT_ONLY,
-        about="Settings, or a checkpoint engine, that the chosen mode of verl's v1 trainer refuses.",
-    ),
-    Rule(
-        "successor",
-        lambda script: successor_findings(script.trainer, script.settings, script.sources),
-        _SCRIPT_ONLY,
-        about="A recipe (fully_async_policy, one_step_off_policy) that settings of verl's v1 trainer can replace.",
-    ),
-    Rule(
-        "mindspeed-overrides",
-        _overrides,
-        (Stage.SCRIPT, Stage.JOB),
-        about="MindSpeed overrides that the MindSpeed named in the documents of the script's verl refuses.",
-    ),
-    *(_feature_rule("rollout", partial(_check_rollout, code=code), code) for code in _ENGINE_RULES),
-    _feature_rule(
-        "rollout",
-        lambda script: rollout.refuse(rollout.unread_parallelism(script.section, script.sources)),
-        "rollout.unread_parallelism",
-    ),
-    _feature_rule(
-        "rollout",
-        lambda script: rollout.refuse(rollout.sizes_in_one_word(script.section, script.sources)),
-        "rollout.sizes_in_one_word",
-    ),
-    Rule("rollout.expandable_segments", _expandable_segments, (Stage.SCRIPT, Stage.JOB)),
+    _expandable_segments,
     _feature_rule(
         "fleet",
         lambda script: refuse_other_values(script.environ, script.trainer.name),
         "required-variables",
         "Variables with a value that would make the job compute wrong results; verl-npu gives workers another value.",
     ),
-    Rule(
-        "variables",
-        _variables,
-        (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB),
-        about="Exported variables with a value that is wrong on any machine.",
-    ),
-    Rule(
-        "fused-kernels",
-        _fused_kernels,
-        _SCRIPT_ONLY,
-        about="Triton kernels of verl's fused loss, which Ascend's compiler refuses with upstream's block sizes.",
-    ),
-    Rule(
-        "liger-kernel",
-        _liger,
-        _SCRIPT_ONLY,
-        about="liger-kernel, if the documents of the script's verl say that NPUs do not support it.",
-    ),
-    Rule("exports", _exports, _SCRIPT_ONLY, about="Variables that the script sets but Ray's workers do not get."),
-    Rule(
-        "reward-model",
-        _reward_model,
-        _SCRIPT_ONLY,
-        about="A reward model with NPUs of its own that verl never wakes up, or whose scores verl cannot read.",
-    ),
-    Rule("task-queue", _task_queue, _SCRIPT_ONLY, about="A level of torch_npu's task queue at which graphs fail."),
-    Rule(
-        "logprobs-mode",
-        _logprobs_mode,
-        _SCRIPT_ONLY,
-        about="Log-probabilities of the rollout at another temperature than the trainer's.",
-    ),
-    Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
-    Rule(
-        "weight-proof",
-        _sync_check,
-        (Stage.SCRIPT, Stage.JOB),
-        about="A proof of the synced weights, which SGLang cannot give if it does not share the trainer's NPUs.",
-    ),
-    Rule(
-        "token-budget",
-        _token_budget,
-        _SCRIPT_ONLY,
-        about="A token budget that is smaller than the longest sequence that the settings allow.",
-    ),
-    Rule(
-        "visible-devices",
-        _visible_devices,
-        _SCRIPT_ONLY,
-        about="A list of visible NPUs that is shorter than the number of NPUs that the job uses on each node.",
-    ),
-    Rule("ray-cpus", _ray_cpus, _SCRIPT_ONLY, about="Fewer CPUs for Ray than the job's placement groups need."),
-    Rule(
-        "placeholders",
-        _placeholders,
-        _SCRIPT_ONLY,
-        about="Paths that the script's author left for you to fill in. An absolute path may exist on the cluster.",
-    ),
-    Rule("files", _files, _SCRIPT_ONLY, about="Paths that do not exist on this machine. The cluster may have them."),
+    _variables,
+    _fused_kernels,
+    _liger,
+    _exports,
+    _reward_model,
+    _task_queue,
+    _logprobs_mode,
+    _weight_format,
+    _sync_check,
+    _token_budget,
+    _visible_devices,
+    _ray_cpus,
+    _placeholders,
+    _files,
 )
 
 
 def findings(script: Script) -> list[Finding]:
     """Return the findings of all rules that can be checked for a script. Refusals come first."""
-    found = list(find(RULES, script, Stage.SCRIPT))
-    # Both upstream and verl-npu refuse sizes that do not divide the NPUs. Report them once.
-    told = {finding.subject for finding in found if finding.code == "parallel-sizes"}
-    found = [finding for finding in found if finding.code != "rollout.ranks" or finding.subject not in told]
-    return sorted(found, key=lambda finding: not finding.refused)
+    return sorted(find(RULES, script, Stage.SCRIPT), key=lambda finding: not finding.refused)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,15 @@ class Settings:
         for key in self.values:
             if key.rpartition(".")[0] == section:
                 yield key
+
+    def below(self, section: str) -> dict[str, Any]:
+        """Return a section as nested mappings, without the values that are null."""
+        found: dict[str, Any] = {}
+        for key, value in self.values.items():
+            if key.startswith(f"{section}.") and value is not None:
+                *parents, name = key.removeprefix(f"{section}.").split(".")
+                functools.reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, found)[name] = value
+        return found
 
     def changed(self, after: Mapping[str, object]) -> Settings:
         """Return a copy of the settings in which the keys in `after` have new values. If a section is set to a value,

@@ -56,6 +56,8 @@ class Trainer:
     """The user's own variables that reach the trainer with unchanged values."""
     recipes: Path | None = None
     """The clone of verl-recipe that contains the script and the trainer. None if the trainer is elsewhere."""
+    shell_files: tuple[Path, ...] = ()
+    """The script, and the shell files that it sources or starts."""
 
     @property
     def name(self) -> str:
@@ -120,7 +122,7 @@ def trainer_of(captured: Capture) -> Trainer:
             + (_("; the last line of its output is: {said}").format(said=said[-1][:200]) if said else ""),
             fix=_("add the script's arguments after --, or give the trainer's own command"),
         )
-    return replace(found[0], recipes=_recipes(found[0].module, captured))
+    return replace(found[0], recipes=_recipes(found[0].module, captured), shell_files=captured.read)
 
 
 def _recipes(module: str, captured: Capture) -> Path | None:

@@ -20,6 +20,7 @@ import torch
 from verl_npu.features.weight_sync.engines.proof import Expected, explain, head_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
+from . import CHUNKS, GRAPHS, PREFIX
 from .judging import Judgement, Pair, Verdict, judge_one
 from .recording import HEAD, QUERY, Recording, prefix_of
 from .reference import Kind, Operator, Reference, causal
@@ -44,9 +45,9 @@ class Reason(str, Enum):
     ROUTING = "routing of experts"
     TEMPERATURE = "temperature"
     FILTER = "top-k or top-p"
-    CHUNKS = "chunked prefill"
-    PREFIX = "prefix cache"
-    GRAPHS = "graphs"
+    CHUNKS = CHUNKS
+    PREFIX = PREFIX
+    GRAPHS = GRAPHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def cause_of(
     `reruns` are recordings of the engine with one of its settings exchanged.
     """
     for reason, again in (reruns or {}).items():
-        if not judge_one(judgement.operator, again, pair).is_bad:
+        if not judge_one(judgement.operator, again, pair.on(again.batch)).is_bad:
             return Cause(reason, f"without {reason.value}, this operator is as expected")
     search = _Search(judgement, recording, pair, sampling or Sampling())
     for candidates in _CANDIDATES.get(judgement.operator.kind, (_weights,)):
@@ -171,7 +172,9 @@ def _epsilons(search: _Search) -> Iterator[Cause]:
     leaf = next((each for each in ("variance_epsilon", "eps") if hasattr(search.module, each)), None)
     if leaf is None:
         return
-    name, own, weight = search.operator.name, getattr(search.module, leaf), search.module.weight.double()
+    name, own = search.operator.name, getattr(search.module, leaf)
+    # Some norms add 1 to their weight.
+    weight = search.module(torch.ones_like(search.module.weight)).double() * (1 + own) ** 0.5
     # A norm of heads has several rows for each token.
     given, made = (search.recording.values[f"{name}:{each}"].double() for each in ("in", "out"))
     given, made = given.reshape(-1, weight.numel()), made.reshape(-1, weight.numel())
@@ -416,8 +419,9 @@ def _narrower(search: _Search) -> Cause | None:
     made = made[search.judgement.beyond]
     for dtype in (torch.bfloat16, torch.float16):
         alike = float((made.to(dtype).to(made.dtype) == made).double().mean())
-        if made.dtype != dtype and alike > 0.99:
-            said, share = f"{dtype} instead of {made.dtype}".replace("torch.", ""), search.judgement.tokens
+        own = search.recording.dtype
+        if own != dtype and alike > 0.99:
+            said, share = f"{dtype} instead of {own}".replace("torch.", ""), search.judgement.tokens
             return Cause(Reason.DTYPE, said if share > 0.99 else f"{said}, for {share:.0%} of the tokens")
     return None
 

@@ -18,7 +18,7 @@ from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from ..simulation.rollout.model import own_modules
 from . import ANSWERS, ASK, RESULT, training
-from .causes import Sampling
+from .causes import Reason, Sampling
 from .comparing import compare
 from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
 from .report import content
@@ -31,7 +31,8 @@ def main(words: list[str]) -> None:
     asked = json.loads((folder / ASK).read_text())
     # Its import brings verl-npu's patches into transformers, as in the trainer.
     with contextlib.suppress(ImportError):
-        importlib.import_module("verl")
+        if step == "compare":
+            importlib.import_module("verl")
     dtype = getattr(torch, asked["engine"]["dtype"])
     model = _load(asked, dtype, "sdpa")
     if step == "prepare":
@@ -47,16 +48,23 @@ def main(words: list[str]) -> None:
         else generated(model, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     )
     trainer, said, notes = _trained(folder, asked, engine.batch, model)
-    made = compare(model, trainer, engine, sampling, temperature=temperature)
+    again = {
+        each: read_beside(folder / each.value, dtype, model)
+        for each in Reason
+        if (folder / each.value / ANSWERS).exists()
+    }
+    made = compare(model, trainer, engine, sampling, again, temperature, again.pop(Reason.GRAPHS, None))
     result = {"trainer": said, **content(made, notes)}
     (folder / RESULT).write_text(json.dumps(result, indent=2))
 
 
 def _load(asked: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    path = asked["engine"]["model"]
-    return AutoModelForCausalLM.from_pretrained(path, torch_dtype=dtype, attn_implementation=attention).eval()
+    path, pictures = asked["engine"]["model"], AutoModelForImageTextToText
+    kind = type(AutoConfig.from_pretrained(path))
+    auto = pictures if kind in pictures._model_mapping else AutoModelForCausalLM
+    return auto.from_pretrained(path, torch_dtype=dtype, attn_implementation=attention).eval()
 
 
 def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> tuple[Recording, str, list[str]]:
@@ -72,8 +80,8 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
             return training.trained(folder, asked, batch, model), said, notes
         except RuntimeError as error:
             notes.append(f"{said}: transformers takes its place ({str(error)[-200:]})")
-    elif asked["trainer"]["strategy"].startswith("fsdp"):
-        notes.append("FSDP: this verl has no engine for it, so transformers computes on one NPU")
+    else:
+        notes.append(f"{asked['trainer']['strategy']}: this verl has no engine for it: transformers takes its place")
     temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
     try:
         return record(_load(asked, model.dtype, attention).to(device), batch, temperature), said, notes

@@ -87,6 +87,10 @@ class Pair:
     def both(self) -> tuple[Reference, Reference]:
         return self.exact, self.rounded
 
+    def on(self, batch: Batch) -> Pair:
+        """Return the references for another batch, with the same models."""
+        return Pair(*(each.on(batch) for each in self.both))
+
 
 def pair_of(model: object, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> Pair:
     """Return the two reference models for a side that computes in `dtype`. Both have the trainer's weights."""
@@ -125,8 +129,9 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
     floor = torch.maximum(rounding, usual)
     if made.shape[1] >= _MANY and bool(near.any()):
         floor = usual.expand_as(rounding)
-    # The output itself is rounded by half a unit in the last place.
-    unit = max(torch.finfo(recording.values[name].dtype).eps / 2 for name in operator.made)
+    # The output itself is rounded by half a unit in the last place, but not more coarsely than the side computes.
+    own = torch.finfo(recording.dtype).eps
+    unit = max(min(own, torch.finfo(recording.values[name].dtype).eps) / 2 for name in operator.made)
     ratios = error / torch.maximum(floor, unit * size).clamp(min=torch.finfo(torch.float64).tiny)
     ratios = ratios.nan_to_num(nan=torch.inf)
     ratio = 0.0 if bool(near.all()) else float(ratios[~near].max())

@@ -26,7 +26,8 @@ QUERY, KEY, VALUE, ATTENTION = "query", "key", "value", "attention"
 HEAD, LOGPROBS = "lm_head", "logprobs"
 _RECORDED = re.compile(
     r"embed_tokens|norm|lm_head|logits_processor|"
-    r"layers\.\d+\.(\w+norm|self_attn|mlp|self_attn\.(\w+norm|\w+_proj\w*|attn)|mlp\.(\w+_proj|gate))"
+    r"layers\.\d+\.(\w+norm|self_attn|mlp|self_attn\.(\w+norm|\w+_proj\w*|attn)|mlp\.(\w+_proj|gate)|"
+    r"linear_attn(\.\w+_proj\w*)?)"
 )
 
 
@@ -54,6 +55,10 @@ class Batch:
         """Return the rows of `answers` among those of `places`."""
         rows = {place: row for row, place in enumerate(self.places())}
         return torch.tensor([rows[place] for place in self.answers()])
+
+    def until(self, place: Place) -> tuple[int, ...]:
+        """Return the tokens of a sequence up to a place."""
+        return self.tokens[place[0]][: place[1] + 1]
 
     def inputs(self) -> torch.Tensor:
         """Return the tokens at `places`."""
@@ -142,8 +147,11 @@ class Recorder:
             stacked = torch.cat([rows for _, rows in taken])
             # A preempted request is computed twice.
             rows = {place: row for row, place in enumerate(place for places, _ in taken for place in places)}
-            if all(place in rows for place in wanted):
-                values[name] = stacked[[rows[place] for place in wanted]]
+            # A cached prefix is computed only for the first request that has it.
+            cached = {batch.until(place): row for place, row in rows.items() if place is not None}
+            found = [rows.get(place, cached.get(batch.until(place))) for place in wanted]
+            if None not in found:
+                values[name] = stacked[found]
         return Recording(batch, dtype, values, held)
 
 
@@ -154,6 +162,8 @@ def recorded(model: Any, recorder: Recorder) -> Iterator[None]:
     with ExitStack() as stack:
         for path, module in model.named_modules():
             name = _plain(path).removeprefix(prefix)
+            # The head of a model with images is the one of its language model.
+            name = name.rpartition(".")[2] if name.endswith((".lm_head", ".logits_processor")) else name
             if _RECORDED.fullmatch(name):
                 _watch(stack, recorder, name, module)
         stack.enter_context(_attention(model, prefix, recorder))

@@ -18,14 +18,23 @@ from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
-from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEGY
+from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEGY, size
 from ..jobs.settings import Settings
 from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
-from . import ASK, RESULT
+from ..sandbox import available_memory
+from . import ASK, CHUNKS, GRAPHS, PREFIX, RESULT
 
-_LENGTHS, _NEW, _LONGEST = (7, 20, 100), 12, 256
-SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+_LENGTHS, _SHARED, _NEW, _LONGEST = (7, 20, 150, 140), 130, 12, 256
+"""The lengths of the prompts, the number of tokens that the last two share, which is more than a block of the cache,
+the length of the answers, and the engine's limit."""
+_GIB = 1 << 30
+_CHUNK, _WHOLE = 64, 1024
+"""The tokens that the engine computes at once with and without chunked prefill."""
+IN_JOBS = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+SUPPORTED = (*IN_JOBS, "qwen2_5_vl", "qwen3_5")
+"""The model types that can be compared within a job, and by the command."""
+_MEGATRON = f"{ACTOR}.megatron"
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -49,16 +58,27 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
         path = small_model_of(made, layers, models)
     else:
         _check_supported(str(json.loads((path / "config.json").read_text()).get("model_type")))
+    _check_memory(path)
     variables = _variables()
     with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
         folder = Path(made_in)
         asked = _asked(settings, path, notes)
         (folder / ASK).write_text(json.dumps(asked))
         _run(folder, variables, f"{_PACKAGE}.computing", "prepare")
-        if find_spec("vllm"):
+        served = find_spec("vllm") is not None
+        if served:
             _run(folder, variables, f"{_PACKAGE}.vllm")
-        _run(folder, variables, f"{_PACKAGE}.computing", "compare")
-        found: dict[str, Any] = json.loads((folder / RESULT).read_text())
+        exchanged = asked["exchanged"] if served else {}
+        if GRAPHS in exchanged:
+            try:
+                _answer_again(folder, variables, GRAPHS, exchanged.pop(GRAPHS))
+            except RolloutError as error:
+                notes.append(_("captured graphs: {error}").format(error=error))
+        found = _compared(folder, variables)
+        if exchanged and found["first"] and found["first"]["side"] == "engine" and not found["cause"]:
+            for name, change in exchanged.items():
+                _answer_again(folder, variables, name, change)
+            found = _compared(folder, variables)
     return {
         "engine": _engine(),
         "model": str(path),
@@ -66,6 +86,20 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
         **found,
         "not_shown": [*notes, *found["not_shown"]],
     }
+
+
+def _compared(folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    _run(folder, variables, f"{_PACKAGE}.computing", "compare")
+    found: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    return found
+
+
+def _answer_again(folder: Path, variables: Mapping[str, str], name: str, change: Mapping[str, object]) -> None:
+    """Record the engine with one of its settings exchanged."""
+    asked = json.loads((folder / ASK).read_text())
+    (folder / name).mkdir()
+    (folder / name / ASK).write_text(json.dumps({**asked, "engine": {**asked["engine"], **change}}))
+    _run(folder / name, variables, f"{_PACKAGE}.vllm")
 
 
 def _check_supported(kind: str) -> None:
@@ -78,16 +112,32 @@ def _check_supported(kind: str) -> None:
         )
 
 
+def _check_memory(path: Path) -> None:
+    """Raise RolloutError if the host cannot hold the model once in float64 and twice in its own dtype."""
+    config = json.loads((path / "config.json").read_text())
+    own = 4 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else 2
+    needed = sum(each.stat().st_size for each in path.glob("*.safetensors")) * (8 + 2 * own) // own
+    available = available_memory()
+    if needed > available:
+        raise RolloutError(
+            subject=_("a comparison of the layers of {path}").format(path=path),
+            expected=_("{size:.1f} GiB of free memory on this host").format(size=needed / _GIB),
+            found=f"{available / _GIB:.1f} GiB",
+            fix=_("compare on a larger host, or compare a small model: give a path without weights"),
+        )
+
+
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     config = json.loads((path / "config.json").read_text())
     vocabulary = config.get("vocab_size") or config["text_config"]["vocab_size"]
-    numbers = random.Random(0)
+    numbers, special = random.Random(0), {value for key, value in config.items() if key.endswith("_token_id")}
+    tokens = [each for each in range(5, vocabulary - 5) if each not in special]
     sampling = {
         "temperature": settings.number(f"{ROLLOUT}.temperature", 1.0),
         "top_k": settings.whole(f"{ROLLOUT}.top_k", -1),
         "top_p": settings.number(f"{ROLLOUT}.top_p", 1.0),
     }
-    parallel = max(1, settings.whole(f"{ROLLOUT}.tensor_model_parallel_size", 1))
+    parallel = size(settings, f"{ROLLOUT}.tensor_model_parallel_size")
     npus = _npus()
     if parallel > npus:
         notes.append(
@@ -98,31 +148,39 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
             ).format(size=parallel, npus=npus)
         )
         parallel = 1
-    if not settings.truth(f"{ROLLOUT}.enforce_eager"):
-        notes.append(_("captured graphs: the engine runs in eager mode, because modules in graphs cannot be recorded"))
-    strategy = settings.text(STRATEGY) or "fsdp"
-    if not strategy.startswith("fsdp"):
-        notes.append(_("the trainer {strategy}: transformers computes on one NPU").format(strategy=strategy))
-    asked = max(1, settings.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1))
-    ulysses = min(npus, asked)
-    if ulysses < asked:
-        notes.append(
-            _("Ulysses sequence parallelism {asked}: computed with {ulysses}").format(asked=asked, ulysses=ulysses)
-        )
-    mode = settings.text(f"{ROLLOUT}.logprobs_mode")
+    mode, kwargs = settings.text(f"{ROLLOUT}.logprobs_mode"), settings.below(f"{ROLLOUT}.engine_kwargs.vllm")
+    graphs = {**kwargs.pop("compilation_config", {}), "cudagraph_capture_sizes": [1, 2, 4]}
+    chunks, cache = (
+        _is_on(settings, f"{ROLLOUT}.{name}") for name in ("enable_chunked_prefill", "enable_prefix_caching")
+    )
+    exchanged: dict[str, Mapping[str, object]] = {
+        CHUNKS: {"max_num_batched_tokens": _WHOLE} if chunks else {},
+        PREFIX: {"enable_prefix_caching": False} if cache else {},
+        GRAPHS: {}
+        if settings.truth(f"{ROLLOUT}.enforce_eager")
+        else {"enforce_eager": False, "compilation_config": graphs},
+    }
     engine = {
         "model": str(path),
         "dtype": settings.text(f"{ROLLOUT}.dtype") or "bfloat16",
         "tensor_parallel_size": parallel,
         "gpu_memory_utilization": settings.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5),
+        "enable_expert_parallel": settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1,
+        "enable_prefix_caching": cache,
+        "enable_chunked_prefill": chunks,
+        **({"logprobs_mode": mode} if mode else {}),
+        **kwargs,
         "enforce_eager": True,
         "skip_tokenizer_init": True,
         "max_model_len": _LONGEST,
+        "max_num_batched_tokens": _CHUNK if chunks else _WHOLE,
         "max_num_seqs": len(_LENGTHS),
-        **({"logprobs_mode": mode} if mode else {}),
     }
+    prompts = [numbers.choices(tokens, k=length) for length in _LENGTHS]
+    prompts[-1][:_SHARED] = prompts[-2][:_SHARED]
     return {
         "engine": engine,
+        "exchanged": {name: change for name, change in exchanged.items() if change},
         "tensor_parallel": parallel,
         "sampling": {**sampling, "max_tokens": _NEW, "seed": 0},
         # verl's trainer does not divide by a temperature of 0.
@@ -131,18 +189,48 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
             "temperature": sampling["temperature"] or 1.0,
             "prompt_length": settings.whole(MAX_PROMPT),
         },
-        "prompts": [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS],
+        "prompts": prompts,
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
-        "trainer": {
-            "strategy": strategy,
-            # Each group of ranks needs a prompt of its own.
-            "ranks": min(npus // ulysses, len(_LENGTHS)) * ulysses,
-            "ulysses": ulysses,
-            "remove_padding": settings.truth(PACKED) or settings.get(PACKED) is None,
-            "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
-        },
+        "trainer": _trainer(settings, npus, notes),
         "weights": {},
     }
+
+
+def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
+    strategy, overrides = settings.text(STRATEGY) or "fsdp", f"{_MEGATRON}.override_transformer_config"
+    # With Megatron, the ranks of a tensor-parallel group share their rows, and with Ulysses each has some.
+    name, key = (
+        ("tensor parallelism", f"{_MEGATRON}.tensor_model_parallel_size")
+        if strategy == "megatron"
+        else ("Ulysses sequence parallelism", f"{ACTOR}.ulysses_sequence_parallel_size")
+    )
+    shared = min(npus, size(settings, key))
+    # Each group of ranks needs a prompt of its own.
+    groups = min(npus // shared, len(_LENGTHS))
+    asked = size(settings, f"{_MEGATRON}.expert_model_parallel_size") if strategy == "megatron" else 1
+    experts = max(each for each in range(1, groups + 1) if groups % each == 0 and each <= asked)
+    for said, wanted, used in ((name, size(settings, key), shared), ("expert parallelism", asked, experts)):
+        if used < wanted:
+            notes.append(_("the trainer's {name} {asked}: computed with {used}").format(name=said, asked=wanted, used=used))
+    return {
+        "strategy": strategy,
+        "ranks": groups * shared,
+        "ulysses": shared,
+        "remove_padding": _is_on(settings, PACKED),
+        "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
+        "megatron": {
+            "tensor_model_parallel_size": shared,
+            "expert_model_parallel_size": experts,
+            "vanilla_mbridge": settings.truth(f"{_MEGATRON}.vanilla_mbridge"),
+            "override_transformer_config": {
+                each.rpartition(".")[2]: settings.get(each) for each in settings.directly_in(overrides)
+            },
+        },
+    }
+
+
+def _is_on(settings: Settings, key: str) -> bool:
+    return settings.truth(key) or settings.get(key) is None
 
 
 def _npus() -> int:

@@ -26,6 +26,7 @@ from ..jobs.keys import (
     ACTOR,
     BATCH,
     CRITIC,
+    HOST_FRACTION,
     MAX_PROMPT,
     MINI_BATCH,
     PATH,
@@ -33,6 +34,7 @@ from ..jobs.keys import (
     has_critic,
     has_reference,
     is_megatron,
+    is_partly_on_host,
 )
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
@@ -211,8 +213,15 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
         picture=picture,
         critic=has_critic(settings),
         reference=has_reference(settings),
-        notes=(*pictures, *rollout.notes, *engines),
+        notes=(*pictures, *rollout.notes, *engines, *([_partly_on_host(settings)] * is_partly_on_host(settings))),
     )
+
+
+def _partly_on_host(settings: Settings) -> str:
+    return _(
+        "{key}={fraction}: the plan counts the part of the optimizer that Megatron then keeps on the NPU. The two "
+        "published runs with such a setting needed no memory for this part, so the job may fit nevertheless"
+    ).format(key=HOST_FRACTION, fraction=settings.number(HOST_FRACTION))
 
 
 def _check_megatron(settings: Settings) -> None:

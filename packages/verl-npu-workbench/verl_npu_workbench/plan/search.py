@@ -75,7 +75,7 @@ def make_fit(
     useless: set[tuple[tuple[str, object], ...]] = set()
     changes: dict[str, object] = dict(request.changes)
     most_npus, cause = planned.share.world * _MOST_TIMES, ""
-    while verdict.fit is Fit.DOES_NOT and len(tries) < _MOST_TRIES:
+    while verdict.fit.lacks and len(tries) < _MOST_TRIES:
         worth = [knob for knob in knobs(planned, verdict) if knob.changes not in useless]
         left = [knob for knob in worth if knob.npus <= most_npus]
         if not left:
@@ -95,12 +95,10 @@ def make_fit(
             continue
         judged = judge(again)
         tries.append(Try(knob, tuple(together.items()), again, judged))
-        if knob.npus and judged.fit is Fit.DOES_NOT and (stays := _stays(planned, verdict, again, judged)):
+        if knob.npus and judged.fit.lacks and (stays := _stays(planned, verdict, again, judged)):
             cause, most_npus = stays, 0
             told(cause)
-        if judged.fit is Fit.FAILED or (
-            judged.fit is Fit.DOES_NOT and _excess(again, judged) >= _excess(planned, verdict)
-        ):
+        if judged.fit is Fit.FAILED or (judged.fit.lacks and _excess(again, judged) >= _excess(planned, verdict)):
             useless.add(knob.changes)
             continue
         changes, planned, verdict = together, again, judged

@@ -104,6 +104,8 @@ def offer_recurrence(rule: ModuleType) -> None:
             cu_seqlens=cu_seqlens,
         )
 
+    # verl-npu says whose function it is.
+    chunk_gated_delta_rule.__module__ = rule.__name__
     rule.chunk_gated_delta_rule = chunk_gated_delta_rule  # type: ignore[attr-defined]
 
 

@@ -383,7 +383,8 @@ def _needs_vllm(said: str) -> bool:
 def _told(raised: BaseException, job: StartJob) -> Started:
     """Return the error, with the innermost line of upstream's code in its traceback."""
     error = _root(raised)
-    frames = traceback.extract_tb(error.__traceback__)
+    # Hydra's own error has the line of upstream that asked it to make an object.
+    frames = [frame for each in (raised, error) for frame in traceback.extract_tb(each.__traceback__)]
     shown = [frame for frame in frames if _is_shown(frame.filename, job.rank.tree)] or list(frames[-1:])
     where = f"{shown[-1].filename}:{shown[-1].lineno}" if shown else ""
     return Started(error=_text(error), where=where, code=(shown[-1].line or "") if shown else "")
