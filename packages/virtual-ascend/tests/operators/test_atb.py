@@ -66,7 +66,7 @@ def test_latents_are_keys_and_their_front_is_the_values() -> None:
     atb._npu_paged_attention_mla(query, key_cache, *arguments, 6, out)
     for n in range(3):
         torch.testing.assert_close(out[n : n + 1], expected(query[n : n + 1], keys[n], keys[n][..., :6]))
-    with pytest.raises(RuntimeError, match="mla_vheadsize=9 is out of range for keys of 8"):
+    with pytest.raises(RuntimeError, match="mla_vheadsize=9 is out of range for keys of the size 8"):
         atb._npu_paged_attention_mla(query, key_cache, *arguments, 9, out)
 
 
@@ -238,7 +238,7 @@ def attention(**changed: Any) -> Callable[[], None]:
         (attention(out=torch.empty(3, HEADS, SIZE).half()), "query is torch.float32, but out is torch.float16"),
         (attention(query=torch.ones(3, HEADS, SIZE).double()), "query must be float16 or bfloat16"),
         (attention(num_heads=3), r"expected query and out \[tokens,3,size\]"),
-        (attention(num_kv_heads=4), "4 heads of keys"),
+        (attention(num_kv_heads=4), "keys with 4 heads"),
     ],
 )
 def test_what_does_not_fit_is_refused(call: Callable[[], None], message: str) -> None:
@@ -297,7 +297,7 @@ def test_the_most_likely_logits_are_kept() -> None:
 
 
 def test_what_a_sampler_gives_must_fit_the_logits() -> None:
-    with pytest.raises(RuntimeError, match=r"k must be \[1\] in torch.int32, but is \(1,\) in torch.int64"):
+    with pytest.raises(RuntimeError, match=r"k must have the shape \[1\] in torch.int32, but is \(1,\) in torch.int64"):
         npu_top_k_top_p(torch.ones(1, 4), None, torch.tensor([1]))
     with pytest.raises(RuntimeError, match="logits must be"):
         npu_top_k_top_p(torch.ones(4))

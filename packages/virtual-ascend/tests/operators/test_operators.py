@@ -713,7 +713,7 @@ def test_a_masked_softmax_gives_a_masked_score_next_to_nothing() -> None:
     torch.testing.assert_close(everything, torch.full_like(x, 1 / 64))
     with pytest.raises(RuntimeError, match="multiples of 32 from 32 to 4096"):
         ops.npu_scaled_masked_softmax(x[:, :31], mask[:31])
-    with pytest.raises(RuntimeError, match="expected a mask of bool"):
+    with pytest.raises(RuntimeError, match="mask must be bool"):
         ops.npu_scaled_masked_softmax(x, mask.float())
 
 
