@@ -297,7 +297,9 @@ def test_the_most_likely_logits_are_kept() -> None:
 
 
 def test_what_a_sampler_gives_must_fit_the_logits() -> None:
-    with pytest.raises(RuntimeError, match=r"k must have the shape \[1\] in torch.int32, but is \(1,\) in torch.int64"):
+    with pytest.raises(
+        RuntimeError, match=r"k must have the shape \[1\] in torch.int32, but is \(1,\) in torch.int64"
+    ):
         npu_top_k_top_p(torch.ones(1, 4), None, torch.tensor([1]))
     with pytest.raises(RuntimeError, match="logits must be"):
         npu_top_k_top_p(torch.ones(4))
