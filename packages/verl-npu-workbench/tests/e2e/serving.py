@@ -30,12 +30,12 @@ def engine_of(python: str) -> Engine:
     return next(pin.engine for pin in PINS.values() if pin.engine and pin.engine.vllm_ascend == found)
 
 
-def python() -> str:
-    """Return the Python of the environment with that release; skip without it."""
+def python(release: str = RELEASE) -> str:
+    """Return the Python of the environment with a release; skip without it."""
     for path in PYTHONS:
-        if engine_of(path).vllm_ascend == RELEASE:
+        if engine_of(path).vllm_ascend == release:
             return path
-    pytest.skip(f"set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend {RELEASE}")
+    pytest.skip(f"set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend {release}")
 
 
 def environment(engine: Engine) -> dict[str, str]:

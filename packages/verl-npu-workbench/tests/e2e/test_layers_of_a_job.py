@@ -29,8 +29,9 @@ def test_a_stale_weight_is_named_at_its_step(smoke: Smoke, tmp_path: Path) -> No
         assert each["cause"]["reason"] == "another weight"
     assert len(found[0]["sides"]["trainer"]["operators"]) == len(found[0]["sides"]["engine"]["operators"]) == 33
     log = next(tmp_path.glob("grpo-*/train.log")).read_text()
-    costs = re.findall(r"layers of step (\d+): .* Compared in [\d.]+ s, (\d+)% of this step", log)
+    costs = re.findall(r"layers of step (\d+): .* Compared in [\d.]+ s(?:, (\d+)% of a step)?", log)
     assert sorted(int(step) for step, _ in costs) == STEPS
+    assert [step for step, share in costs if not share] == ["1"]
     print("the shares of a step:", costs)
 
 

@@ -1,4 +1,4 @@
-"""The layers of the real vllm-ascend 0.23.0 on virtual NPUs are those of transformers, and faults of it are found.
+"""The layers of the real vllm-ascend on virtual NPUs are those of transformers, and faults of it are found.
 
 It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does."""
 
@@ -9,36 +9,78 @@ from typing import Any
 
 import pytest
 
-from .serving import PYTHONS, answer, engine_of
+from .serving import answer, python
 
 pytestmark = pytest.mark.e2e
 
 PROGRAM = Path(__file__).with_name("vllm_ascend_layers.py")
-RELEASE = "0.23.0"
+RELEASES = ("0.11.0", "0.23.0")
 OPERATORS = {"qwen2": 33, "qwen3": 37, "qwen3_moe": 33}
+GRAPHS = "enforce_eager=false"
 
 
 @pytest.fixture(scope="module")
 def later() -> str:
-    """The Python of an environment with that release."""
-    for path in PYTHONS:
-        if engine_of(path).vllm_ascend == RELEASE:
-            return path
-    pytest.skip(f"set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend {RELEASE}")
+    """The Python of an environment with the later release."""
+    return python(RELEASES[-1])
 
 
-def said(later: str, folder: Path, kind: str, dtype: str, parallel: int = 1, fault: str = "none") -> dict[str, Any]:
-    return answer(PROGRAM, kind, dtype, str(parallel), fault, str(folder), folder=folder, by=later)
+def said(
+    by: str, folder: Path, kind: str, dtype: str, parallel: int = 1, fault: str = "none", *more: str
+) -> dict[str, Any]:
+    return answer(PROGRAM, kind, dtype, str(parallel), fault, str(folder), *more, folder=folder, by=by)
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", OPERATORS)
-def test_its_layers_are_as_expected(later: str, kind: str, dtype: str, parallel: int, tmp_path: Path) -> None:
-    found = said(later, tmp_path, kind, dtype, parallel)
+@pytest.mark.parametrize("release", RELEASES)
+def test_its_layers_are_as_expected(release: str, kind: str, dtype: str, parallel: int, tmp_path: Path) -> None:
+    found = said(python(release), tmp_path, kind, dtype, parallel)
     assert found["first"] is None
     assert len(found["sides"]["engine"]["operators"]) == OPERATORS[kind]
     assert found["numbers"]["k3"] < (1e-9 if dtype == "float32" else 1e-2)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("release", RELEASES)
+def test_its_latent_attention_is_as_expected(release: str, parallel: int, tmp_path: Path) -> None:
+    found = said(python(release), tmp_path, "deepseek_v3", "bfloat16", parallel)
+    assert found["first"] is None
+    assert found["numbers"]["k3"] < 1e-2
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_5"])
+def test_text_of_a_model_with_pictures_is_as_expected(later: str, kind: str, tmp_path: Path) -> None:
+    found = said(later, tmp_path, kind, "bfloat16")
+    assert found["first"] is None
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_its_graphs_are_as_expected(release: str, kind: str, tmp_path: Path) -> None:
+    found = said(python(release), tmp_path, kind, "bfloat16", 1, "none", GRAPHS)
+    assert found["first"] is None
+    names = [each["operator"] for each in found["sides"]["engine with graphs"]["operators"]]
+    assert names == ["layers", "lm_head", "logprobs"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "side", "operator", "reason"),
+    [
+        ("Chunks", "engine", "layers.0.self_attn.attention", "chunked prefill"),
+        ("Prefix", "engine", "layers.0.self_attn.attention", "prefix cache"),
+        ("Moved", "engine with graphs", "layers", "graphs"),
+    ],
+)
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_fault_that_depends_on_a_setting_is_found(
+    release: str, fault: str, side: str, operator: str, reason: str, tmp_path: Path
+) -> None:
+    more = [GRAPHS] if reason == "graphs" else []
+    found = said(python(release), tmp_path, "qwen3", "float32", 1, fault, *more)
+    assert (found["first"]["side"], found["first"]["operator"]) == (side, operator)
+    assert found["cause"]["reason"] == reason
 
 
 def test_prefill_of_latent_attention_is_in_bfloat16(later: str, tmp_path: Path) -> None:

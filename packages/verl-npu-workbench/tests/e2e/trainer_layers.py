@@ -12,10 +12,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from vllm_ascend_layers import NEW, OVERRIDES, ask, spoil
-from vllm_ascend_tokens import make
+from vllm_ascend_layers import make_in, spoil
 
-TEMPERATURE = 0.7
+LENGTHS, NEW, TEMPERATURE = (7, 20, 100), 12, 0.7
+OVERRIDES: dict[str, dict[str, object]] = {
+    "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+    "epsilon": {"rms_norm_eps": 0.1},
+}
 
 
 def main() -> None:
@@ -27,20 +30,24 @@ def main() -> None:
     from verl_npu_workbench.layers.report import content
     from verl_npu_workbench.layers.training import trained
 
+    from verl_npu.features.weight_sync.transport.tensors import digest_of
+
     kind, dtype, strategy, parallel, fault = sys.argv[1:6]
     folder, torch_dtype = Path(sys.argv[6]), getattr(torch, dtype)
     torch.set_num_threads(1)
     made, served = folder / "model", folder / ("model" if fault == "none" else "served")
-    make(kind, made)
-    AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).save_pretrained(made)
+    make_in(kind, dtype, made)
     model = AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).eval()
     if fault == "weight":
         spoil(made, served)
     elif fault != "none":
         model.config.__class__.from_pretrained(made, **OVERRIDES[fault]).save_pretrained(shutil.copytree(made, served))
-    asked = ask(model, served, dtype, 1, "none")
-    asked["attention"] = "flash_attention_2" if dtype == "bfloat16" else "sdpa"
-    asked["settings"] = {"temperature": TEMPERATURE}
+    asked = {
+        "engine": {"model": str(served), "dtype": dtype},
+        "weights": {name: (digest_of(each), list(each.shape)) for name, each in model.state_dict().items()},
+        "attention": "flash_attention_2" if dtype == "bfloat16" else "sdpa",
+        "settings": {"temperature": TEMPERATURE},
+    }
     # Flash attention takes packed rows only.
     packed = dtype == "bfloat16"
     trainer = {"strategy": strategy, "ranks": 2, "ulysses": int(parallel), "remove_padding": packed}
@@ -48,7 +55,8 @@ def main() -> None:
     sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}
     asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": {**sizes, "vanilla_mbridge": True}}
     (folder / "ask.json").write_text(json.dumps(asked))
-    engine = generated(copy.deepcopy(model), asked["prompts"], NEW, TEMPERATURE)
+    prompts = [[5 + (7 * n + row) % 500 for n in range(length)] for row, length in enumerate(LENGTHS)]
+    engine = generated(copy.deepcopy(model), prompts, NEW, TEMPERATURE)
     found = compare(model, trained(folder, asked, engine.batch, model), engine, temperature=TEMPERATURE)
     print("ANSWER " + json.dumps(content(found, [])))
 

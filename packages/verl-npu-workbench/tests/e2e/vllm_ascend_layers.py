@@ -1,58 +1,25 @@
-"""KIND DTYPE TENSOR_PARALLEL FAULT FOLDER: the layers of the real vllm-ascend on virtual NPUs beside transformers';
-prints one line of JSON. FAULT is a fault of the engine: none, base, epsilon, weight, temperature, or a class of
-vllm_ascend_seeds. If KIND ends with _ep, each rank has whole experts."""
+"""KIND DTYPE TENSOR_PARALLEL FAULT FOLDER [KEY=JSON …]: `verl-npu compare --layers` with the real vllm-ascend on
+virtual NPUs; prints one line of JSON. FAULT is a fault of the engine: none, base, epsilon, weight, temperature,
+or a class of vllm_ascend_seeds. With _ep after KIND, each rank has whole experts. The rest are rollout settings."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import vllm_ascend_seeds
-from vllm_ascend_tokens import make
+import vllm_ascend_vision
+from vllm_ascend_tokens import KINDS, make
 
-LENGTHS, NEW, STALE = (7, 20, 100), 12, "model.layers.1.self_attn.o_proj.weight"
-OVERRIDES: dict[str, dict[str, object]] = {
-    "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
-    "epsilon": {"rms_norm_eps": 0.1},
+STALE = "model.layers.1.self_attn.o_proj.weight"
+FAULTS: dict[str, dict[str, object]] = {
+    "base": {"engine_kwargs.vllm.hf_overrides.rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+    "epsilon": {"engine_kwargs.vllm.hf_overrides.rms_norm_eps": 0.1},
+    "temperature": {"temperature": 0.7},
 }
-
-
-def temperature_of(fault: str) -> float:
-    return 0.7 if fault == "temperature" else 1.0
-
-
-def ask(model: Any, served: Path, dtype: str, parallel: int, fault: str) -> dict[str, Any]:
-    """Return what the engine is asked for."""
-    from verl_npu.features.weight_sync.transport.tensors import digest_of
-
-    engine = {
-        "model": str(served),
-        "skip_tokenizer_init": True,
-        "enforce_eager": True,
-        "max_model_len": 256,
-        "max_num_seqs": 8,
-        "gpu_memory_utilization": 0.5,
-        "num_gpu_blocks_override": 64,
-        "dtype": dtype,
-        "tensor_parallel_size": parallel,
-        "logprobs_mode": "processed_logprobs",
-    }
-    if hasattr(vllm_ascend_seeds, fault):
-        engine["worker_extension_cls"] = f"vllm_ascend_seeds.{fault}"
-    if fault in OVERRIDES:
-        engine["hf_overrides"] = OVERRIDES[fault]
-    return {
-        "engine": engine,
-        "sampling": {"temperature": temperature_of(fault), "max_tokens": NEW, "seed": 1},
-        "prompts": [[5 + (7 * n + row) % 500 for n in range(length)] for row, length in enumerate(LENGTHS)],
-        "tensor_parallel": parallel,
-        "weights": {name: (digest_of(each), list(each.shape)) for name, each in model.state_dict().items()},
-    }
 
 
 def spoil(folder: Path, served: Path) -> None:
@@ -66,38 +33,49 @@ def spoil(folder: Path, served: Path) -> None:
     save_file(weights, served / "model.safetensors", {"format": "pt"})
 
 
+def make_in(kind: str, dtype: str, folder: Path) -> None:
+    """Write a small random model in a dtype."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if kind not in KINDS:
+        vllm_ascend_vision.make(folder, kind, dtype)
+        return
+    make(kind, folder)
+    AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).save_pretrained(folder)
+
+
 def main() -> None:
     """Compare, and print."""
     import torch
-    from transformers import AutoModelForCausalLM
-    from verl_npu_workbench.layers.comparing import compare
-    from verl_npu_workbench.layers.computing import read_beside
-    from verl_npu_workbench.layers.recording import record
-    from verl_npu_workbench.layers.report import content
+    from verl_npu_workbench.jobs.keys import PATH, ROLLOUT, STRATEGY
+    from verl_npu_workbench.jobs.settings import Settings
+    from verl_npu_workbench.layers.running import compare_layers
 
-    whole, dtype, parallel, fault, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
+    whole, dtype, parallel, fault, folder, more = *sys.argv[1:5], Path(sys.argv[5]), sys.argv[6:]
     kind = whole.removesuffix("_ep")
     torch.set_num_threads(1)
-    made = folder / "model"
-    make(kind, made)
-    AutoModelForCausalLM.from_pretrained(made, dtype=getattr(torch, dtype)).save_pretrained(made)
-    model = AutoModelForCausalLM.from_pretrained(made, dtype=getattr(torch, dtype)).eval()
-    served = made
+    made, served = folder / "model", folder / "served"
+    make_in(kind, dtype, made)
+    rollout: dict[str, object] = {
+        "dtype": dtype,
+        "tensor_model_parallel_size": int(parallel),
+        "expert_parallel_size": int(parallel) if kind != whole else 1,
+        "enforce_eager": True,
+        "logprobs_mode": "processed_logprobs",
+        "engine_kwargs.vllm.num_gpu_blocks_override": 64,
+        **FAULTS.get(fault, {}),
+        **{key: json.loads(value) for key, value in (each.split("=", 1) for each in more)},
+    }
     if fault == "weight":
-        served = folder / "served"
         spoil(made, served)
-    asked = ask(model, served, dtype, parallel, fault)
-    asked["engine"]["enable_expert_parallel"] = kind != whole
-    (folder / "ask.json").write_text(json.dumps(asked))
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    program = [sys.executable, "-m", "verl_npu_workbench.layers.vllm", str(folder)]
-    done = subprocess.run(program, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr[-3000:])
-    engine = read_beside(folder, getattr(torch, dtype), model)
-    temperature = temperature_of(fault)
-    found = compare(model, record(model, engine.batch, temperature), engine, temperature=temperature)
-    print("ANSWER " + json.dumps(content(found, [])))
+        rollout["engine_kwargs.vllm.model"] = str(served)
+    if hasattr(vllm_ascend_seeds, fault):
+        rollout["engine_kwargs.vllm.worker_extension_cls"] = f"vllm_ascend_seeds.{fault}"
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
+    # Only transformers computes the trainer; test_fsdp_layers.py has verl's own.
+    settings = {PATH: str(made), STRATEGY: "none", **{f"{ROLLOUT}.{key}": value for key, value in rollout.items()}}
+    print("ANSWER " + json.dumps(compare_layers(Settings(settings), folder)))
 
 
 if __name__ == "__main__":

@@ -70,3 +70,48 @@ class Halves(LayerRecorder):
         weight = self.model_runner.model.model.layers[0].mlp.gate_up_proj.weight
         weight.data.copy_(weight.data.roll(len(weight) // 2, 0).clone())
         super().start_layers()
+
+
+class _Batches(LayerRecorder):
+    """The attention of the first layer is wrong in some batches."""
+
+    def start_layers(self) -> None:
+        runner, wrong = self.model_runner, [False]
+        run, attention = runner.execute_model, runner.model.model.layers[0].self_attn.attn
+        attend = attention.forward
+
+        def execute(scheduled: Any, *args: Any, **named: Any) -> Any:
+            wrong[:] = [self.is_wrong(scheduled)]
+            return run(scheduled, *args, **named)
+
+        runner.execute_model = execute
+        attention.forward = lambda *args, **named: attend(*args, **named) * (1.1 if wrong[0] else 1.0)
+        super().start_layers()
+
+    def is_wrong(self, scheduled: Any) -> bool:
+        raise NotImplementedError
+
+
+class Chunks(_Batches):
+    """Wrong in a batch that has a later chunk of a prompt."""
+
+    def is_wrong(self, scheduled: Any) -> bool:
+        return any(scheduled.num_scheduled_tokens[each] > 1 for each in scheduled.scheduled_cached_reqs.req_ids)
+
+
+class Prefix(_Batches):
+    """Wrong in a batch that has a prompt whose first tokens are in the prefix cache."""
+
+    def is_wrong(self, scheduled: Any) -> bool:
+        return any(each.num_computed_tokens for each in scheduled.scheduled_new_reqs)
+
+
+class Moved(LayerRecorder):
+    """Captured graphs compute with the memory in which a weight was before."""
+
+    def start_layers(self) -> None:
+        weight = self.model_runner.get_model().model.layers[1].mlp.down_proj.weight
+        self.before = weight.data
+        weight.data = self.before.clone()
+        self.before += 0.05 * torch.randn_like(self.before)
+        super().start_layers()

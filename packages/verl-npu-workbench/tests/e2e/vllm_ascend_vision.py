@@ -22,24 +22,26 @@ _TEXT = {
 _VISION = {"hidden_size": 160, "out_hidden_size": 256, "num_heads": 2, "depth": 2, "fullatt_block_indexes": [1]}
 
 
-def make(folder: Path) -> None:
-    """Write a small random Qwen2.5-VL of float32 with its tokenizer and processor."""
+def make(folder: Path, kind: str = "qwen2_5_vl", dtype: str = "float32") -> None:
+    """Write a small random model with its tokenizer and processor."""
     import dataclasses
 
     import torch
     from safetensors.torch import load_file, save_file
     from verl_npu_workbench.rehearse.small_model import ARCHITECTURES, generate
 
-    known = next(each for each in ARCHITECTURES if each.name == "qwen2_5_vl")
-    vision = {**known.vision, **_VISION}
-    generate(dataclasses.replace(known, text={**known.text, **_TEXT}, vision=vision), 2, folder)
+    known = next(each for each in ARCHITECTURES if each.name == kind)
+    if kind == "qwen2_5_vl":
+        known = dataclasses.replace(known, text={**known.text, **_TEXT}, vision={**known.vision, **_VISION})
+    generate(known, 2, folder)
     weights = load_file(folder / "model.safetensors")
     torch.manual_seed(0)
     for name, weight in weights.items():
-        weights[name] = torch.randn(weight.shape) * 0.08 if weight.dim() > 1 else weight.float()
+        made = torch.randn(weight.shape) * 0.08 if weight.dim() > 1 else weight
+        weights[name] = made.to(getattr(torch, dtype))
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**settings, "torch_dtype": "float32", "dtype": "float32"}))
+    (folder / "config.json").write_text(json.dumps({**settings, "torch_dtype": dtype, "dtype": dtype}))
 
 
 def pictures() -> list[Any]:

@@ -99,3 +99,8 @@ def test_a_section_that_is_replaced_loses_its_keys() -> None:
     after = before.changed({"a": None})
     assert dict(after.values) == {"a": None, "ab": 2}
     assert before.get("a.b") == 1
+
+
+def test_a_section_is_nested_and_has_no_null() -> None:
+    settings = Settings({"a.b": 1, "a.c.d.e": 2, "a.c.f": 3, "a.g": None, "ab.c": 4})
+    assert settings.below("a") == {"b": 1, "c": {"d": {"e": 2}, "f": 3}}

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from verl_npu_workbench.layers.recording import (
     LOGPROBS,
     Batch,
@@ -41,6 +42,25 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "topk_group": 1,
     },
 }
+_VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
+WITH_PICTURES: Mapping[str, Mapping[str, Any]] = {
+    "qwen2_5_vl": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+    "qwen3_5": {
+        "head_dim": 32,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 24,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e4,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 3, 3],
+        },
+    },
+}
+"""Models that also take pictures; only text is compared."""
 VOCABULARY = 128
 
 
@@ -56,9 +76,14 @@ def make(kind: str, dtype: torch.dtype = torch.float32, seed: int = 0, **changes
         "max_position_embeddings": 512,
         "tie_word_embeddings": False,
     }
-    config = AutoConfig.for_model(kind, **{**small, **KINDS[kind], **changes})
+    auto, text = AutoModelForCausalLM, {**small, **KINDS.get(kind, {}), **WITH_PICTURES.get(kind, {}), **changes}
+    if kind in WITH_PICTURES:
+        if kind not in CONFIG_MAPPING:
+            pytest.skip(f"this transformers has no {kind}")
+        auto, text = AutoModelForImageTextToText, {"text_config": text, "vision_config": _VISION}
+    config = AutoConfig.for_model(kind, **text)
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval().requires_grad_(False)
+    model = auto.from_config(config, attn_implementation="eager").float().eval().requires_grad_(False)
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)

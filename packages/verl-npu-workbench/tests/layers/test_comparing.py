@@ -9,18 +9,44 @@ from pathlib import Path
 import pytest
 import torch
 from verl_npu_workbench.jobs.settings import Settings
+from verl_npu_workbench.layers.causes import Reason
 from verl_npu_workbench.layers.comparing import Comparison, Side, compare, numbers
 from verl_npu_workbench.layers.computing import generated
 from verl_npu_workbench.layers.judging import Verdict
-from verl_npu_workbench.layers.recording import Batch, Recording, record
+from verl_npu_workbench.layers.recording import Batch, Recorder, Recording, record
 from verl_npu_workbench.layers.report import content
 from verl_npu_workbench.layers.running import compare_layers, lines_of
 
 from verl_npu.errors import RolloutError
 
-from .models import BATCH, answer, make
+from .faults import OUTPUTS
+from .models import BATCH, WITH_PICTURES, answer, make, only
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
+
+
+def test_a_cached_prefix_is_the_one_of_the_first_request_that_has_it() -> None:
+    batch, recorder = Batch(((1, 2, 3, 4), (1, 2, 5, 6)), (3, 3)), Recorder()
+    recorder.begin([(0, 0), (0, 1), (0, 2), (1, 2)])
+    recorder.add("norm:out", torch.tensor([[0.0], [1.0], [2.0], [5.0]]))
+    assert recorder.recording(batch, torch.float32).values["norm:out"].flatten().tolist() == [0, 1, 2, 0, 1, 5]
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_outputs_with_graphs_are_judged_beside_those_without(stale: bool) -> None:
+    model = make("qwen2")
+    other = copy.deepcopy(model)
+    if stale:
+        other.model.layers[0].mlp.up_proj.weight += 0.02
+    tokens = tuple(each[:-1] for each in BATCH.tokens)
+    graphs = only(answer(other, Batch(tokens, BATCH.prompts)), OUTPUTS)
+    made = compare(model, record(model, BATCH), answer(model), graphs=graphs)
+    assert (made.first is not None) == stale
+    if made.first and made.cause:
+        assert (made.first.operator.name, made.side) == ("layers", Side.GRAPHS)
+        assert made.cause.reason is Reason.GRAPHS
+        assert made.numbers is not None
+        assert made.numbers.k3 > 1e-6
 
 
 def test_numbers_are_those_of_two_probabilities() -> None:
@@ -33,7 +59,7 @@ def test_numbers_are_those_of_two_probabilities() -> None:
     assert found.effective == pytest.approx(9 / 10)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe", *WITH_PICTURES])
 def test_an_engine_with_a_cache_is_as_expected(kind: str) -> None:
     model = make(kind)
     model.config._attn_implementation = "sdpa"
@@ -44,6 +70,35 @@ def test_an_engine_with_a_cache_is_as_expected(kind: str) -> None:
     assert len(made.sides[Side.ENGINE].operators) == len(made.sides[Side.TRAINER].operators)
     assert made.numbers is not None
     assert abs(made.numbers.k1) < 1e-6
+
+
+def test_a_stale_weight_of_linear_attention_is_found() -> None:
+    model = make("qwen3_5")
+    other = copy.deepcopy(model)
+    other.model.language_model.layers[0].linear_attn.A_log += 0.3
+    made = compare(model, record(model, BATCH), record(other, BATCH))
+    assert made.first is not None
+    assert made.first.operator.name == "layers.0.linear_attn.delta_rule"
+    assert made.cause is not None
+    assert made.cause.said.startswith("layers.0.linear_attn.A_log: ")
+
+
+def test_the_epsilon_of_a_norm_that_adds_1_to_its_weight_is_found() -> None:
+    model = make("qwen3_5")
+    other = copy.deepcopy(model)
+    other.model.language_model.layers[0].input_layernorm.eps = 1e-4
+    made = compare(model, record(model, BATCH), record(other, BATCH))
+    assert made.cause is not None
+    assert made.cause.said == "0.0001 instead of 1e-06"
+
+
+def test_a_dropped_output_gate_is_found() -> None:
+    model = make("qwen3_5")
+    right, name = record(model, BATCH), "layers.1.self_attn"
+    values = {**right.values, f"{name}.o_proj:in": right.values[f"{name}.attention"]}
+    made = compare(model, right, Recording(BATCH, torch.float32, values))
+    assert made.first is not None
+    assert made.first.operator.name == f"{name}.gate"
 
 
 def with_a_near_tie(margin: float) -> Comparison:

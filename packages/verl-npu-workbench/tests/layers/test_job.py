@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,3 +72,38 @@ def test_a_rank_that_fails_ends_the_comparison_on_all(monkeypatch: pytest.Monkey
     monkeypatch.setattr(job, "_host_model", lambda *given: pytest.fail("the ranks would wait for each other here"))
     assert job._compare(worker(), 1, SimpleNamespace(batch=batch)) is None  # type: ignore[arg-type]
     assert told == [batch, None]
+
+
+def test_the_share_of_a_step_is_said_once_a_whole_step_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    given, clock = worker(rollout=SimpleNamespace(engine=SimpleNamespace(answered=[]))), [0.0]
+    given.actor_lr_scheduler = SimpleNamespace(last_epoch=0)
+
+    def compared(*given: object) -> tuple[None, list[str]]:
+        clock[0] += 6
+        return None, ["as expected"]
+
+    async def original(worker: object) -> None:
+        """Return to training."""
+
+    monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(job, "report", lines.append)
+    monkeypatch.setattr(job, "_gathered", lambda mine: [mine])
+    monkeypatch.setattr(job, "_record_engine", lambda *given: None)
+    monkeypatch.setattr(job, "_compare", compared)
+
+    def generate(step: int, seconds: float) -> None:
+        clock[0] += seconds
+        given.actor_lr_scheduler.last_epoch = step - 1
+        asyncio.run(job.compare_before_training(original, given, 2))
+
+    generate(1, 0)
+    given.rollout.engine.answered = [1]
+    # The second generation of step 3 is a validation.
+    for step, seconds in ((1, 40), (2, 100), (3, 100), (3, 150), (4, 50)):
+        generate(step, seconds)
+    assert [line.partition("Compared in ")[2] for line in lines] == [
+        "6.0 s",
+        "6.0 s, 6% of a step; at N=2, 3.0% of all steps",
+        "6.0 s, 3% of a step; at N=2, 1.5% of all steps",
+    ]

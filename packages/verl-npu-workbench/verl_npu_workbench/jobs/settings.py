@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +20,11 @@ class Settings:
         return key in self.values
 
     def get(self, key: str) -> object:
-        """Return a value; None if there is no such key."""
+        """Return a value, or None if there is no such key."""
         return self.values.get(key)
 
     def text(self, key: str) -> str:
-        """Return a value as text; empty if it is null or missing."""
+        """Return a value as text; the result is empty if it is null or missing."""
         value = self.get(key)
         return "" if value is None or value == {} else str(value)
 
@@ -67,8 +69,18 @@ class Settings:
             if key.rpartition(".")[0] == section:
                 yield key
 
+    def below(self, section: str) -> dict[str, Any]:
+        """Return a section as nested mappings, without the values that are null."""
+        found: dict[str, Any] = {}
+        for key, value in self.values.items():
+            if key.startswith(f"{section}.") and value is not None:
+                *parents, name = key.removeprefix(f"{section}.").split(".")
+                functools.reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, found)[name] = value
+        return found
+
     def changed(self, after: Mapping[str, object]) -> Settings:
-        """Return the settings with the values in `after` changed. A section that is set to a value loses its keys."""
+        """Return a copy of the settings in which the keys in `after` have new values. If a section is set to a value,
+        its keys are removed."""
         kept = {
             key: value
             for key, value in self.values.items()

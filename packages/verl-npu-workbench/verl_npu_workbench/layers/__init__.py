@@ -7,5 +7,7 @@ For a script, `running` starts the engine in `vllm` and the trainer in `computin
 in `training`. Within a job, `contribution` has the patch, and `job` compares. `report` and `picture` show the result.
 """
 
+CHUNKS, PREFIX, GRAPHS = "chunked prefill", "prefix cache", "graphs"
+"""The settings of an engine that are exchanged."""
 ASK, ANSWERS, RESULT = "ask.json", "answers.json", "comparison.json"
 """The files with which the programs of a comparison pass on their results, in one folder."""

@@ -21,6 +21,7 @@ import torch
 from verl_npu.features.weight_sync.engines.proof import Expected, explain, head_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
+from . import CHUNKS, GRAPHS, PREFIX
 from .judging import Judgement, Pair, Verdict, judge_one
 from .recording import ATTENTION, HEAD, QUERY, Recording, prefix_of
 from .reference import Kind, Operator, Reference
@@ -45,9 +46,9 @@ class Reason(str, Enum):
     ROUTING = "routing of experts"
     TEMPERATURE = "temperature"
     FILTER = "top-k or top-p"
-    CHUNKS = "chunked prefill"
-    PREFIX = "prefix cache"
-    GRAPHS = "graphs"
+    CHUNKS = CHUNKS
+    PREFIX = PREFIX
+    GRAPHS = GRAPHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Cause:
 
 @contextmanager
 def exchanged(edit: Edit | None, *references: Reference) -> Iterator[None]:
-    """Let references compute in another way."""
+    """Let references compute with this edit inside the `with` block."""
     with ExitStack() as stack:
         for reference in references:
             for owner, name, value in edit(reference) if edit else ():
@@ -96,12 +97,12 @@ def cause_of(
     sampling: Sampling | None = None,
     reruns: Mapping[Reason, Recording] | None = None,
 ) -> Cause | None:
-    """Return the cause of a bad operator; None if nothing that is tried explains the error.
+    """Return the cause of a bad operator. Return None if no cause that is tried explains the error.
 
     `reruns` are recordings of the engine with one of its settings exchanged.
     """
     for reason, again in (reruns or {}).items():
-        if not judge_one(judgement.operator, again, pair).is_bad:
+        if not judge_one(judgement.operator, again, pair.on(again.batch)).is_bad:
             return Cause(reason, f"without {reason.value}, this operator is as expected")
     search = _Search(judgement, recording, pair, sampling or Sampling())
     for candidates in _CANDIDATES.get(judgement.operator.kind, (_weights,)):
@@ -132,7 +133,7 @@ class _Search:
         return self.pair.exact.decoder.config
 
     def error(self, edit: Edit) -> float:
-        """Return the operator's error if the reference computes in another way."""
+        """Return the error that the operator has if the reference computes with this edit."""
         with exchanged(edit, self.pair.exact):
             found = self.pair.exact.compute(self.operator, self.recording.values).double()
         made = self.recording.together(self.operator.made).double()
@@ -140,14 +141,15 @@ class _Search:
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The trainer's weights, in the side's dtype, by their names below the decoder."""
+        """The trainer's weights in the dtype of this side, as a mapping from the names below the decoder to the
+        weights."""
         model = self.pair.exact.model
         named = model.named_parameters(remove_duplicate=False)
         return {path.removeprefix(prefix_of(model)): each.to(self.recording.dtype) for path, each in named}
 
     @cached_property
     def differing(self) -> dict[str, torch.Tensor]:
-        """The weights that the side holds and that are not the trainer's."""
+        """The weights of this side that differ from the trainer's weights."""
         both = ((path, mine, self.recording.held(path)) for path, mine in self.weights.items())
         return {
             path: held.detach().cpu()
@@ -156,7 +158,7 @@ class _Search:
         }
 
     def explained(self, path: str) -> str:
-        """Say in which way a weight of the side differs."""
+        """Say in which way a weight of this side differs from the trainer's weight."""
         mine, heads = self.weights[path], dict[int, list[str]]()
         for other, each in self.weights.items():
             heads.setdefault(digest_of(head_of(each)), []).append(other)
@@ -171,7 +173,9 @@ def _epsilons(search: _Search) -> Iterator[Cause]:
     leaf = next((each for each in ("variance_epsilon", "eps") if hasattr(search.module, each)), None)
     if leaf is None:
         return
-    name, own, weight = search.operator.name, getattr(search.module, leaf), search.module.weight.double()
+    name, own = search.operator.name, getattr(search.module, leaf)
+    # Some norms add 1 to their weight.
+    weight = search.module(torch.ones_like(search.module.weight)).double() * (1 + own) ** 0.5
     # A norm of heads has several rows for each token.
     given, made = (search.recording.values[f"{name}:{each}"].double() for each in ("in", "out"))
     given, made = given.reshape(-1, weight.numel()), made.reshape(-1, weight.numel())

@@ -15,15 +15,16 @@ from .recording import LOGPROBS, Recording
 
 
 class Side(str, Enum):
-    """The two computations."""
+    """One of the computations that are compared."""
 
     TRAINER = "trainer"
     ENGINE = "engine"
+    GRAPHS = "engine with graphs"
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How far the log-probabilities of the answers' tokens are apart."""
+    """The differences between the two sides' log-probabilities of the answers' tokens."""
 
     tokens: int
     k1: float
@@ -40,7 +41,8 @@ class Numbers:
 
 
 def numbers(trainer: torch.Tensor, engine: torch.Tensor) -> Numbers:
-    """Return how far log-probabilities are apart. The engine sampled the tokens."""
+    """Return the differences between the trainer's and the engine's log-probabilities of tokens that the engine
+    sampled."""
     ours, theirs = trainer.double().flatten(), engine.double().flatten()
     difference = (ours.exp() - theirs.exp()).abs()
     log_ratio = ours - theirs
@@ -58,7 +60,7 @@ def numbers(trainer: torch.Tensor, engine: torch.Tensor) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One side's operators, and what they add up to."""
+    """The verdicts on the operators of one side, and on the side as a whole."""
 
     recording: Recording
     operators: Sequence[Judgement]
@@ -88,26 +90,32 @@ def compare(
     sampling: Sampling | None = None,
     reruns: Mapping[Reason, Recording] | None = None,
     temperature: float = 1.0,
+    graphs: Recording | None = None,
 ) -> Comparison:
-    """Judge both sides against the trainer's model on the host, and look for the cause of the first difference."""
-    recordings = {Side.TRAINER: trainer, Side.ENGINE: engine}
+    """Judge both sides against the trainer's model on the host, and look for the cause of the first difference.
+
+    `reruns` and `graphs` are recordings of the engine with one of its settings exchanged. `graphs` is judged, too.
+    """
+    recordings = {Side.TRAINER: trainer, Side.ENGINE: engine, **({Side.GRAPHS: graphs} if graphs else {})}
     pairs: dict[torch.dtype, Pair] = {}
     judged, firsts = {}, {}
     for side, recording in recordings.items():
         pair = pairs.get(recording.dtype) or pair_of(model, recording.batch, recording.dtype, temperature)
-        pairs[recording.dtype] = pair
+        pairs[recording.dtype], pair = pair, pair.on(recording.batch)
         found = list(judge(recording, pair))
         judged[side] = Judged(recording, found, _streams(recording, pair))
         bad = first_bad(found)
         if bad is not None:
             firsts[side] = found.index(bad), bad
-    both = [recording.values.get(LOGPROBS) for recording in recordings.values()]
+    both = trainer.values.get(LOGPROBS), engine.values.get(LOGPROBS)
     apart = numbers(*both) if both[0] is not None and both[1] is not None else None
     if not firsts:
         return Comparison(judged, apart)
-    side = min(firsts, key=lambda each: firsts[each][0])
-    bad, recording, pair = firsts[side][1], recordings[side], pairs[recordings[side].dtype]
-    again = reruns if side is Side.ENGINE else None
+    # With graphs, only the outputs are known.
+    side = min(firsts, key=lambda each: (each is Side.GRAPHS, firsts[each][0]))
+    bad, recording = firsts[side][1], recordings[side]
+    pair = pairs[recording.dtype].on(recording.batch)
+    again = {Reason.GRAPHS: engine} if side is Side.GRAPHS else reruns if side is Side.ENGINE else None
     cause = cause_of(bad, recording, pair, sampling, again)
     if cause is not None and cause.reason is not Reason.DTYPE:
         # Another function explains the error, however small it is.
@@ -115,6 +123,8 @@ def compare(
     remaining = None
     # Only the first layer knows the keys of pad tokens.
     known = cause is not None and cause.edit is not None and cause.reason is not Reason.PADDING
+    if side is Side.GRAPHS and LOGPROBS in recording.values:
+        apart = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])
     if cause is not None and known and LOGPROBS in recording.values:
         with exchanged(cause.whole or cause.edit, pair.rounded):
             remaining = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])

@@ -18,7 +18,7 @@ from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from ..simulation.rollout.model import own_modules
 from . import ANSWERS, ASK, RESULT, training
-from .causes import Sampling
+from .causes import Reason, Sampling
 from .comparing import compare
 from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
 from .report import content
@@ -26,12 +26,13 @@ from .vllm import read
 
 
 def main(words: list[str]) -> None:
-    """Do what the command line says."""
+    """Run the computation that the command line asks for."""
     step, folder = words[0], Path(words[1])
     asked = json.loads((folder / ASK).read_text())
     # Its import brings verl-npu's patches into transformers, as in the trainer.
     with contextlib.suppress(ImportError):
-        importlib.import_module("verl")
+        if step == "compare":
+            importlib.import_module("verl")
     dtype = getattr(torch, asked["engine"]["dtype"])
     model = _load(asked, dtype, "sdpa")
     if step == "prepare":
@@ -47,16 +48,23 @@ def main(words: list[str]) -> None:
         else generated(model, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     )
     trainer, said, notes = _trained(folder, asked, engine.batch, model)
-    made = compare(model, trainer, engine, sampling, temperature=temperature)
+    again = {
+        each: read_beside(folder / each.value, dtype, model)
+        for each in Reason
+        if (folder / each.value / ANSWERS).exists()
+    }
+    made = compare(model, trainer, engine, sampling, again, temperature, again.pop(Reason.GRAPHS, None))
     result = {"trainer": said, **content(made, notes)}
     (folder / RESULT).write_text(json.dumps(result, indent=2))
 
 
 def _load(asked: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    path = asked["engine"]["model"]
-    return AutoModelForCausalLM.from_pretrained(path, torch_dtype=dtype, attn_implementation=attention).eval()
+    path, pictures = asked["engine"]["model"], AutoModelForImageTextToText
+    kind = type(AutoConfig.from_pretrained(path))
+    auto = pictures if kind in pictures._model_mapping else AutoModelForCausalLM
+    return auto.from_pretrained(path, torch_dtype=dtype, attn_implementation=attention).eval()
 
 
 def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> tuple[Recording, str, list[str]]:
@@ -83,7 +91,7 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
 
 
 def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
-    """Read an engine's recording, whose weights have the names that they have in a model of transformers."""
+    """Read an engine's recording. The names of its weights are those that a transformers model uses."""
     made = read(folder, dtype, model.config.get_text_config().num_key_value_heads)
     prefix = prefix_of(model)
 
@@ -95,7 +103,7 @@ def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
 
 
 def generated(model: Any, prompts: list[list[int]], new: int, temperature: float) -> Recording:
-    """Record a transformers model that answers with a cache, token by token.
+    """Let a transformers model answer with a key-value cache, token by token, and record the computation.
 
     The classes of the model's parts are replaced by private copies.
     """

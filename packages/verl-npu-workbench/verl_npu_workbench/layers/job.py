@@ -27,7 +27,7 @@ from .comparing import compare, numbers
 from .computing import generated
 from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
 from .report import content
-from .running import SUPPORTED, lines_of
+from .running import IN_JOBS, lines_of
 
 # verl's objects, which have no types.
 Worker: TypeAlias = Any
@@ -35,21 +35,23 @@ Worker: TypeAlias = Any
 
 _PROMPTS, _NEW = 2, 12
 _STATE = "_verl_npu_layers"
-"""An attribute of the worker: the step that was compared last, and the time at which the last generation ended."""
+"""An attribute of the worker: the step that was compared last, the last step, and when its first generation ended."""
 
 
 async def compare_before_training(
     original: Callable[[Worker], Awaitable[object]], worker: Worker, every: int
 ) -> object:
-    """Return to training, and compare the layers if this is the first generation of the first or an N-th step."""
-    began, (compared, ended) = time.monotonic(), getattr(worker, _STATE, (0, 0.0))
+    """Let the worker return to training. Compare the layers first, if this was the first generation in the first step
+    or in every N-th step."""
+    began, (compared, last, ended) = time.monotonic(), getattr(worker, _STATE, (0, 0, 0.0))
     step = _step_of(worker)
     engine = getattr(worker.rollout, "engine", None)
     due = step != compared and (step % every == 0 or not compared) and not _said_why_not(worker)
     # Before the first generation, verl also calls this method.
     if not due or not any(_gathered(engine is not None and bool(engine.answered))):
         done = await original(worker)
-        setattr(worker, _STATE, (compared, time.monotonic()))
+        if not due and step != last:
+            setattr(worker, _STATE, (compared, step, time.monotonic()))
         return done
     mine = _tried(step, _record_engine, worker, engine) if engine is not None else None
     spent = time.monotonic() - began
@@ -61,10 +63,13 @@ async def compare_before_training(
     spent += time.monotonic() - again
     if said is not None:
         first, lines = said
-        share = spent / (began - ended) if ended else 0.0
-        cost = f"Compared in {spent:.1f} s, {share:.0%} of this step; at N={every}, {share / every:.1%} of all steps"
+        cost = f"Compared in {spent:.1f} s"
+        # Before that, no whole step has been seen, from one generation to the next.
+        if last and step == last + 1:
+            share = spent / (began - ended)
+            cost += f", {share:.0%} of a step; at N={every}, {share / every:.1%} of all steps"
         (warn if first else report)(f"layers of step {step}: {'. '.join([*lines, cost])}")
-    setattr(worker, _STATE, (step, time.monotonic()))
+    setattr(worker, _STATE, (step, step, time.monotonic()))
     return done
 
 
@@ -89,8 +94,8 @@ def _said_why_not(worker: Worker) -> bool:
     why = ""
     if settings.name != NAME or not hasattr(worker.rollout, "engine"):
         why = f"the engine {settings.name} in mode {settings.mode} cannot be recorded within a job"
-    elif kind not in SUPPORTED:
-        why = f"expected a model of type {', '.join(SUPPORTED)}; found {kind}"
+    elif kind not in IN_JOBS:
+        why = f"expected a model of type {', '.join(IN_JOBS)}; found {kind}"
     elif worker._is_lora:
         why = "the trainer has a LoRA adapter"
     elif worker.config.actor.get("ulysses_sequence_parallel_size", 1) > 1:

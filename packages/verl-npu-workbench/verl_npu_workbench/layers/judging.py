@@ -28,7 +28,7 @@ _MANY = 16
 
 
 class Verdict(str, Enum):
-    """Where an error comes from."""
+    """The verdict on the error of an operator: its likely origin."""
 
     EXPECTED = "as expected"
     LARGER = "larger than rounding"
@@ -40,7 +40,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """Tokens whose experts rounding decides."""
+    """Tokens for which rounding decides which experts are chosen."""
 
     near: int
     """Tokens whose scores are so close that rounding may choose another expert."""
@@ -68,7 +68,7 @@ class Judgement:
 
     @property
     def tokens(self) -> float:
-        """The share of tokens beyond the margin."""
+        """The share of tokens whose error is larger than the margin that rounding explains."""
         return float(self.beyond.double().mean())
 
     @property
@@ -87,17 +87,21 @@ class Pair:
     def both(self) -> tuple[Reference, Reference]:
         return self.exact, self.rounded
 
+    def on(self, batch: Batch) -> Pair:
+        """Return the references for another batch, with the same models."""
+        return Pair(*(each.on(batch) for each in self.both))
+
 
 def pair_of(model: object, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> Pair:
-    """Return the references for a side that computes in `dtype`, with the trainer's weights."""
+    """Return the two reference models for a side that computes in `dtype`. Both have the trainer's weights."""
     return Pair(*(Reference(model, batch, each, temperature) for each in (torch.float64, dtype)))
 
 
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
 
-    A block of operators is judged only if one of its operators was not recorded, and all layers as one only if the
-    residual stream was not.
+    A block of operators is judged as a whole only if one of its operators was not recorded. All layers are judged as
+    a whole only if the residual stream was not recorded.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -26,6 +26,8 @@ class Kind(str, Enum):
     LINEAR = "projection"
     ROTARY = "rotary embedding"
     ATTENTION = "attention"
+    GATE = "output gate"
+    DELTA = "gated delta rule"
     BLOCK = "attention block"
     ACTIVATION = "activation"
     ROUTER = "router"
@@ -38,7 +40,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One step of a model, from recorded values to recorded values."""
+    """One operator of a model: it computes recorded outputs from recorded inputs."""
 
     name: str
     """The name of its module below the decoder. A step inside a module has the module's name and its own."""
@@ -48,8 +50,8 @@ class Operator:
 
     @property
     def module(self) -> str:
-        """The name of its module."""
-        return self.name.removesuffix(".rotary").removesuffix(".attention").removesuffix(".act_fn")
+        """The name of the operator's module."""
+        return self.name.rpartition(".")[0] if self.kind in _STEPS else self.name
 
 
 def operators(decoder: Any) -> Iterator[Operator]:
@@ -58,16 +60,10 @@ def operators(decoder: Any) -> Iterator[Operator]:
     stream: tuple[str, ...] = ("embed_tokens:out",)
     for number, layer in enumerate(decoder.layers):
         name = f"layers.{number}"
-        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+        attention, mlp = f"{name}.{mixer_of(layer)}", f"{name}.mlp"
         yield Operator(name, Kind.ADD, stream, (f"{name}.input_layernorm:in",))
         yield _of_module(f"{name}.input_layernorm", Kind.NORM)
-        for part, module in layer.self_attn.named_children():
-            if part != "o_proj" and getattr(module, "weight", None) is not None:
-                yield _of_module(f"{attention}.{part}", Kind.NORM if part.endswith("norm") else Kind.LINEAR)
-        three = tuple(f"{attention}.{kind}" for kind in (QUERY, KEY, VALUE))
-        yield Operator(f"{attention}.rotary", Kind.ROTARY, (f"{attention}:in",), three)
-        yield Operator(f"{attention}.attention", Kind.ATTENTION, three, (f"{attention}.{ATTENTION}",))
-        yield _of_module(f"{attention}.o_proj", Kind.LINEAR)
+        yield from _of_linear_attention(attention) if hasattr(layer, _LINEAR) else _of_attention(attention, layer)
         yield _of_module(attention, Kind.BLOCK)
         stream = (f"{name}.input_layernorm:in", f"{attention}:out")
         yield Operator(f"{attention}.residual", Kind.ADD, stream, (f"{name}.post_attention_layernorm:in",))
@@ -90,8 +86,47 @@ def operators(decoder: Any) -> Iterator[Operator]:
     yield Operator(LOGPROBS, Kind.LOGPROBS, (f"{HEAD}:out",), (LOGPROBS,))
 
 
+def _of_attention(name: str, layer: Any) -> Iterator[Operator]:
+    module = layer.self_attn
+    for part, each in module.named_children():
+        if part != "o_proj" and getattr(each, "weight", None) is not None:
+            yield _of_module(f"{name}.{part}", Kind.NORM if part.endswith("norm") else Kind.LINEAR)
+    three, made = tuple(f"{name}.{kind}" for kind in (QUERY, KEY, VALUE)), (f"{name}.{ATTENTION}",)
+    yield Operator(f"{name}.rotary", Kind.ROTARY, (f"{name}:in",), three)
+    yield Operator(f"{name}.attention", Kind.ATTENTION, three, made)
+    if _is_gated(module):
+        yield Operator(f"{name}.gate", Kind.GATE, (f"{name}.q_proj:out", *made), (f"{name}.o_proj:in",))
+    yield _of_module(f"{name}.o_proj", Kind.LINEAR)
+
+
+def _of_linear_attention(name: str) -> Iterator[Operator]:
+    for part in _PROJECTIONS:
+        yield _of_module(f"{name}.{part}", Kind.LINEAR)
+    made = tuple(f"{name}.{part}:out" for part in _PROJECTIONS)
+    yield Operator(f"{name}.delta_rule", Kind.DELTA, made, (f"{name}.out_proj:in",))
+    yield _of_module(f"{name}.out_proj", Kind.LINEAR)
+
+
+_LINEAR, _PROJECTIONS = "linear_attn", ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+
+
+def mixer_of(layer: Any) -> str:
+    """Return the name of the part of a layer that mixes tokens: attention, or linear attention."""
+    return _LINEAR if hasattr(layer, _LINEAR) else "self_attn"
+
+
+def _is_gated(module: Any) -> bool:
+    """Tell whether an attention's projection of queries also makes a gate for each head."""
+    project = getattr(module, "q_proj", None)
+    return project is not None and project.out_features == 2 * module.o_proj.in_features
+
+
 def _of_module(name: str, kind: Kind) -> Operator:
     return Operator(name, kind, (f"{name}:in",), (f"{name}:out",))
+
+
+_STEPS = (Kind.ROTARY, Kind.ATTENTION, Kind.GATE, Kind.DELTA, Kind.ACTIVATION)
+"""Kinds of steps inside a module, which have the module's name and their own."""
 
 
 class _Exact(TorchFunctionMode):  # type: ignore[misc]
@@ -127,7 +162,6 @@ class Reference:
 
     def __init__(self, model: Any, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> None:
         self.dtype = dtype
-        self.batch = batch
         self.conditions = Conditions(temperature)
         self.model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         # The trainer's classes may be patched, and its attention may be watched.
@@ -142,8 +176,18 @@ class Reference:
         # In transformers 5, the other implementations of experts have no float64.
         self.model.config._experts_implementation = "eager"
         self.decoder = self.model.get_submodule(prefix_of(self.model).rstrip("."))
+        self._read(batch)
+
+    def _read(self, batch: Batch) -> None:
+        self.batch = batch
         self.rows = torch.tensor([row for row, _ in batch.places()])
         self.places = torch.tensor([at for _, at in batch.places()])
+
+    def on(self, batch: Batch) -> Reference:
+        """Return a reference for another batch, with the same model."""
+        other = copy.copy(self)
+        other._read(batch)
+        return other
 
     def module(self, name: str) -> Any:
         """Return a module by its name below the decoder, or the head."""
@@ -187,7 +231,7 @@ class Reference:
         hidden = self.decoder.embed_tokens(self.batch.inputs())
         found = [hidden]
         for number, layer in enumerate(self.decoder.layers):
-            hidden = hidden + self.block(f"layers.{number}.self_attn", layer.input_layernorm(hidden))
+            hidden = hidden + self.block(f"layers.{number}.{mixer_of(layer)}", layer.input_layernorm(hidden))
             made = layer.mlp(layer.post_attention_layernorm(hidden)[None])
             hidden = hidden + (made[0] if isinstance(made, tuple) else made)[0]
             found.append(hidden)
@@ -212,21 +256,31 @@ class Reference:
 
     def heads(self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None = None) -> list[torch.Tensor]:
         """Return queries, keys, and values after the rotary embedding, [tokens, features] each."""
-        taken: list[torch.Tensor] = []
+        try:
+            self._attended(name, hidden, positions, _take)
+        except _Taken as taken:
+            return list(taken.args)
+        raise LookupError(f"{name} does not call eager_attention_forward of its own module")
 
-        def take(module: Any, query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:
-            taken.extend(each[0].transpose(0, 1).flatten(1) for each in (query, key, value))
-            raise _Taken
+    def _attended(
+        self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None, attend: Callable[..., torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the output of an attention whose function is another one."""
 
-        module = self.module(name)
-        places = self._positions() if positions is None else positions
-        embeddings = self.decoder.rotary_emb(hidden[None], places[None])
-        with _eager(module, take):
-            try:
-                module(hidden_states=hidden[None], position_embeddings=embeddings, attention_mask=None)
-            except _Taken:
-                return taken
-        raise LookupError(f"{type(module).__name__} does not call eager_attention_forward of its own module")
+        def attention(module: Any, *heads: Any, **named: Any) -> tuple[torch.Tensor, None]:
+            with _eager(module, before):
+                made = attend(*(each[0].transpose(0, 1).flatten(1) for each in heads[:3]))
+            return made[None], None
+
+        module, places = self.module(name), self._positions() if positions is None else positions
+        # Text has the same position in all dimensions of a picture.
+        config = self.decoder.config
+        settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+        places = places.expand(3, 1, -1) if "mrope_section" in settings else places[None]
+        embeddings = self.decoder.rotary_emb(hidden[None], places)
+        with _eager(module, attention) as before:
+            made = module(hidden_states=hidden[None], position_embeddings=embeddings, attention_mask=None)
+        return _tensor(made[0][0])
 
     def attend(self, name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Return the output of a layer's attention before its last projection."""
@@ -248,27 +302,60 @@ class Reference:
         return _tensor(function(module, *heads, mask, scaling=module.scaling, dropout=0.0)[0][0].flatten(1))
 
     def block(self, name: str, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the output of a layer's attention, with all its parts."""
-        return _tensor(self.module(name).o_proj(self.attend(name, *self.heads(name, hidden))))
+        """Return the output of a layer's whole attention block, including its projections."""
+        if name.endswith(_LINEAR):
+            return self._each_sequence(self.module(name), hidden)
+        return self._attended(name, hidden, None, lambda *heads: self.attend(name, *heads))
+
+    def _each_sequence(self, module: Any, *given: torch.Tensor) -> torch.Tensor:
+        """Return the output of a module that computes one sequence at a time."""
+        parts = ([each[self.rows == row][None] for each in given] for row in self.rows.unique())
+        return torch.cat([module(*part)[0] for part in parts])
+
+    def delta_rule(self, name: str, *projected: torch.Tensor) -> torch.Tensor:
+        """Return the output of a linear attention before its last projection, from those of its first ones."""
+        module, taken = self.module(name), list[torch.Tensor]()
+
+        def compute(*given: torch.Tensor) -> torch.Tensor:
+            with ExitStack() as stack:
+                for part, value in zip(_PROJECTIONS, given, strict=True):
+                    handle = getattr(module, part).register_forward_hook(lambda *_, made=value: made)
+                    stack.callback(handle.remove)
+                last = module.out_proj.register_forward_pre_hook(lambda _, args: taken.append(args[0]))
+                stack.callback(last.remove)
+                module(torch.zeros(1, given[0].shape[1], module.hidden_size, dtype=self.dtype))
+            return taken[-1]
+
+        return self._each_sequence(compute, *projected)
 
 
 class _Taken(Exception):
     """Ends a module's forward at its attention."""
 
 
+def _take(*heads: torch.Tensor) -> torch.Tensor:
+    raise _Taken(*heads)
+
+
+def _gated(reference: Reference, name: str, projected: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    size = reference.module(name).head_dim
+    return attended * projected.unflatten(-1, (-1, 2 * size))[..., size:].flatten(1).sigmoid()
+
+
 @contextmanager
-def _eager(module: Any, function: Callable[..., Any]) -> Iterator[None]:
+def _eager(module: Any, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Exchange the attention function of a module's file. Yield the one before."""
     names = vars(sys.modules[type(module).__module__])
     before = names["eager_attention_forward"]
     names["eager_attention_forward"] = function
     try:
-        yield
+        yield before
     finally:
         names["eager_attention_forward"] = before
 
 
 def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Let each token see itself and the earlier ones of its sequence."""
+    """Return a mask with which each token attends to itself and to the earlier tokens of its sequence."""
     return (rows[:, None] == rows) & (places[:, None] >= places)
 
 
@@ -282,6 +369,8 @@ _WITHOUT: Mapping[Kind, Callable[..., torch.Tensor]] = {
     Kind.ADD: lambda own, name, *given: sum(given[1:], given[0]),
     Kind.ROTARY: lambda own, name, given: torch.cat(own.heads(name, given), dim=-1),
     Kind.ATTENTION: lambda own, name, *given: own.attend(name, *given),
+    Kind.GATE: _gated,
+    Kind.DELTA: lambda own, name, *given: own.delta_rule(name, *given),
     Kind.BLOCK: lambda own, name, given: own.block(name, given),
     Kind.ACTIVATION: lambda own, name, gate, up: own.module(name).act_fn(gate) * up,
     Kind.ROUTER: lambda own, name, given: torch.nn.functional.linear(given, own.module(name).weight),

@@ -22,10 +22,18 @@ from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEG
 from ..jobs.settings import Settings
 from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
-from . import ASK, RESULT
+from ..sandbox import available_memory
+from . import ASK, CHUNKS, GRAPHS, PREFIX, RESULT
 
-_LENGTHS, _NEW, _LONGEST = (7, 20, 100), 12, 256
-SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+_LENGTHS, _SHARED, _NEW, _LONGEST = (7, 20, 150, 140), 130, 12, 256
+"""The lengths of the prompts, the number of tokens that the last two share, which is more than a block of the cache,
+the length of the answers, and the engine's limit."""
+_GIB = 1 << 30
+_CHUNK, _WHOLE = 64, 1024
+"""The tokens that the engine computes at once with and without chunked prefill."""
+IN_JOBS = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+SUPPORTED = (*IN_JOBS, "qwen2_5_vl", "qwen3_5")
+"""The model types that can be compared within a job, and by the command."""
 _MEGATRON = f"{ACTOR}.megatron"
 _PACKAGE = __name__.rpartition(".")[0]
 
@@ -50,16 +58,27 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
         path = small_model_of(made, layers, models)
     else:
         _check_supported(str(json.loads((path / "config.json").read_text()).get("model_type")))
+    _check_memory(path)
     variables = _variables()
     with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
         folder = Path(made_in)
         asked = _asked(settings, path, notes)
         (folder / ASK).write_text(json.dumps(asked))
         _run(folder, variables, f"{_PACKAGE}.computing", "prepare")
-        if find_spec("vllm"):
+        served = find_spec("vllm") is not None
+        if served:
             _run(folder, variables, f"{_PACKAGE}.vllm")
-        _run(folder, variables, f"{_PACKAGE}.computing", "compare")
-        found: dict[str, Any] = json.loads((folder / RESULT).read_text())
+        exchanged = asked["exchanged"] if served else {}
+        if GRAPHS in exchanged:
+            try:
+                _answer_again(folder, variables, GRAPHS, exchanged.pop(GRAPHS))
+            except RolloutError as error:
+                notes.append(_("captured graphs: {error}").format(error=error))
+        found = _compared(folder, variables)
+        if exchanged and found["first"] and found["first"]["side"] == "engine" and not found["cause"]:
+            for name, change in exchanged.items():
+                _answer_again(folder, variables, name, change)
+            found = _compared(folder, variables)
     return {
         "engine": _engine(),
         "model": str(path),
@@ -69,20 +88,50 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
     }
 
 
+def _compared(folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    _run(folder, variables, f"{_PACKAGE}.computing", "compare")
+    found: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    return found
+
+
+def _answer_again(folder: Path, variables: Mapping[str, str], name: str, change: Mapping[str, object]) -> None:
+    """Record the engine with one of its settings exchanged."""
+    asked = json.loads((folder / ASK).read_text())
+    (folder / name).mkdir()
+    (folder / name / ASK).write_text(json.dumps({**asked, "engine": {**asked["engine"], **change}}))
+    _run(folder / name, variables, f"{_PACKAGE}.vllm")
+
+
 def _check_supported(kind: str) -> None:
     if kind not in SUPPORTED:
         raise RolloutError(
             subject=_("the model type {kind}").format(kind=kind),
             expected=_("one of ") + _(", ").join(SUPPORTED),
-            found=_("a type whose operators are not known"),
-            fix=_("compare a script of one of these models"),
+            found=_("a model type whose operators verl-npu does not know"),
+            fix=_("compare the layers of a script whose model has one of these types"),
+        )
+
+
+def _check_memory(path: Path) -> None:
+    """Raise RolloutError if the host cannot hold the model once in float64 and twice in its own dtype."""
+    config = json.loads((path / "config.json").read_text())
+    own = 4 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else 2
+    needed = sum(each.stat().st_size for each in path.glob("*.safetensors")) * (8 + 2 * own) // own
+    available = available_memory()
+    if needed > available:
+        raise RolloutError(
+            subject=_("a comparison of the layers of {path}").format(path=path),
+            expected=_("{size:.1f} GiB of free memory on this host").format(size=needed / _GIB),
+            found=f"{available / _GIB:.1f} GiB",
+            fix=_("compare on a larger host, or compare a small model: give a path without weights"),
         )
 
 
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     config = json.loads((path / "config.json").read_text())
     vocabulary = config.get("vocab_size") or config["text_config"]["vocab_size"]
-    numbers = random.Random(0)
+    numbers, special = random.Random(0), {value for key, value in config.items() if key.endswith("_token_id")}
+    tokens = [each for each in range(5, vocabulary - 5) if each not in special]
     sampling = {
         "temperature": settings.number(f"{ROLLOUT}.temperature", 1.0),
         "top_k": settings.whole(f"{ROLLOUT}.top_k", -1),
@@ -99,22 +148,39 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
             ).format(size=parallel, npus=npus)
         )
         parallel = 1
-    if not settings.truth(f"{ROLLOUT}.enforce_eager"):
-        notes.append(_("captured graphs: the engine runs in eager mode, because modules in graphs cannot be recorded"))
-    mode = settings.text(f"{ROLLOUT}.logprobs_mode")
+    mode, kwargs = settings.text(f"{ROLLOUT}.logprobs_mode"), settings.below(f"{ROLLOUT}.engine_kwargs.vllm")
+    graphs = {**kwargs.pop("compilation_config", {}), "cudagraph_capture_sizes": [1, 2, 4]}
+    chunks, cache = (
+        _is_on(settings, f"{ROLLOUT}.{name}") for name in ("enable_chunked_prefill", "enable_prefix_caching")
+    )
+    exchanged: dict[str, Mapping[str, object]] = {
+        CHUNKS: {"max_num_batched_tokens": _WHOLE} if chunks else {},
+        PREFIX: {"enable_prefix_caching": False} if cache else {},
+        GRAPHS: {}
+        if settings.truth(f"{ROLLOUT}.enforce_eager")
+        else {"enforce_eager": False, "compilation_config": graphs},
+    }
     engine = {
         "model": str(path),
         "dtype": settings.text(f"{ROLLOUT}.dtype") or "bfloat16",
         "tensor_parallel_size": parallel,
         "gpu_memory_utilization": settings.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5),
+        "enable_expert_parallel": settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1,
+        "enable_prefix_caching": cache,
+        "enable_chunked_prefill": chunks,
+        **({"logprobs_mode": mode} if mode else {}),
+        **kwargs,
         "enforce_eager": True,
         "skip_tokenizer_init": True,
         "max_model_len": _LONGEST,
+        "max_num_batched_tokens": _CHUNK if chunks else _WHOLE,
         "max_num_seqs": len(_LENGTHS),
-        **({"logprobs_mode": mode} if mode else {}),
     }
+    prompts = [numbers.choices(tokens, k=length) for length in _LENGTHS]
+    prompts[-1][:_SHARED] = prompts[-2][:_SHARED]
     return {
         "engine": engine,
+        "exchanged": {name: change for name, change in exchanged.items() if change},
         "tensor_parallel": parallel,
         "sampling": {**sampling, "max_tokens": _NEW, "seed": 0},
         # verl's trainer does not divide by a temperature of 0.
@@ -123,7 +189,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
             "temperature": sampling["temperature"] or 1.0,
             "prompt_length": settings.whole(MAX_PROMPT),
         },
-        "prompts": [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS],
+        "prompts": prompts,
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
         "trainer": _trainer(settings, npus, notes),
         "weights": {},
@@ -150,7 +216,7 @@ def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
         "strategy": strategy,
         "ranks": groups * shared,
         "ulysses": shared,
-        "remove_padding": settings.truth(PACKED) or settings.get(PACKED) is None,
+        "remove_padding": _is_on(settings, PACKED),
         "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
         "megatron": {
             "tensor_model_parallel_size": shared,
@@ -161,6 +227,10 @@ def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _is_on(settings: Settings, key: str) -> bool:
+    return settings.truth(key) or settings.get(key) is None
 
 
 def _npus() -> int:
@@ -200,9 +270,12 @@ def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise RolloutError(
             subject=_("the program {module}").format(module=module),
-            expected=_("a recording"),
+            expected=_("a recording of the layers"),
             found=(lines or [_("no output")])[-1][:500],
-            fix=_("run `verl-npu rehearse` first, which says more about a job that does not start"),
+            fix=_(
+                "run `verl-npu rehearse` with this script first: if a job does not start, a rehearsal says more "
+                "about the reason"
+            ),
         )
 
 

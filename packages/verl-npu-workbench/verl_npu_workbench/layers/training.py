@@ -27,7 +27,7 @@ BATCH = "batch.json"
 
 
 def supported(asked: dict[str, Any]) -> bool:
-    """Return whether this verl has an engine for the trainer that is asked for."""
+    """Tell whether this verl has a training engine for the trainer that is asked for."""
     engine = _ENGINES.get(asked.get("trainer", {}).get("strategy"))
     try:
         return engine is not None and find_spec(f"verl.workers.engine.{engine}.transformer_impl") is not None
@@ -59,7 +59,7 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
 
 
 def main(folder: Path) -> None:
-    """Compute this rank's rows, and write them into the folder."""
+    """Compute the rows of this rank, and write them into the folder."""
     from verl.utils import tensordict_utils
     from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device
 

@@ -1,14 +1,14 @@
 """Records the parts of a model in vLLM: FOLDER, with the file `ask.json`.
 
-The engine runs in eager mode, because modules call no hooks in captured graphs. The recording is written into FOLDER,
-one file for each rank, and one with the answers.
+The recording is written into FOLDER, one file for each rank, and one with the answers. With captured graphs, it has
+only the outputs.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from verl_npu.features.weight_sync.engines.layout import Layout, layouts_of
+from verl_npu.features.weight_sync.engines.replayed import Substitute, in_place_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from . import ANSWERS, ASK
@@ -36,7 +37,7 @@ _HEADS = (".query", ".key", ".value", ".attention")
 
 
 class LayerRecorder:
-    """Methods that vLLM adds to its workers: `worker_extension_cls`."""
+    """Methods that vLLM adds to its workers through its setting `worker_extension_cls`."""
 
     model_runner: Any
 
@@ -44,37 +45,52 @@ class LayerRecorder:
         """Record from now on."""
         runner, recorder, numbers = self.model_runner, Recorder(), dict[str, int]()
         run = getattr(runner, _RUN)
-        model = runner.get_model() if hasattr(runner, "get_model") else runner.model
-        scheduled: list[Any] = []
+        stack = ExitStack()
+        stack.enter_context(recorded(_model(runner), recorder))
 
         def execute(batch: Any, *args: Any, **named: Any) -> Any:
-            scheduled[:] = [batch]
-            try:
-                return run(batch, *args, **named)
-            finally:
-                scheduled.clear()
-                recorder.begin(())
+            def rows() -> tuple[list[Place | None], ...]:
+                return _rows(runner.input_batch, batch.num_scheduled_tokens, numbers)
 
-        def before(module: object, args: object, named: object) -> None:
-            if scheduled:
-                recorder.begin(*_rows(runner.input_batch, scheduled[0].num_scheduled_tokens, numbers))
+            watched = _Watched(runner.model, recorder, rows)
+            with in_place_of(runner, watched):
+                done = run(batch, *args, **named)
+            # While a graph is replayed, a copy to the host would wait forever.
+            recorder.add("norm:out", watched.made)
+            recorder.begin(())
+            return done
 
         runner.__dict__[_RUN] = execute
-        stack = ExitStack()
-        stack.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
-        stack.enter_context(recorded(model, recorder))
         # Hooks end with the context.
         self._layers, self._hooks = recorder, stack
 
     def save_layers(self, folder: str, tokens: list[list[int]], prompts: list[int]) -> None:
-        """Write what was recorded, and the weights that are not the trainer's."""
+        """Write the recorded values, and the weights that differ from the trainer's weights."""
         batch = Batch(tuple(map(tuple, tokens)), tuple(prompts))
-        model = self.model_runner.model
+        model = _model(self.model_runner)
         made = self._layers.recording(batch, self.model_runner.model_config.dtype)
         asked = json.loads(Path(folder, ASK).read_text())
         weights = dict(_differing(layouts_of(model), asked["weights"])) if asked["tensor_parallel"] == 1 else {}
         own = int(getattr(self, "rank", 0))
         torch.save({"values": dict(made.values), "weights": weights}, Path(folder, f"rank-{own}.pt"))
+
+
+def _model(runner: Any) -> Any:
+    """Return a runner's model without the wrapper that replays graphs."""
+    return runner.get_model() if hasattr(runner, "get_model") else runner.model
+
+
+class _Watched(Substitute):
+    """A model that tells a recorder its rows, and keeps its output: in graphs, modules call no hooks."""
+
+    def __init__(self, model: Any, recorder: Recorder, rows: Callable[[], tuple[list[Place | None], ...]]) -> None:
+        super().__init__(model)
+        self._recorder, self._rows, self.made = recorder, rows, None
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        self._recorder.begin(*self._rows())
+        self.made = self._model(*args, **named)
+        return self.made
 
 
 def _rows(

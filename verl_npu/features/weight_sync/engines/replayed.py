@@ -11,7 +11,8 @@ import itertools
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +22,7 @@ from ....reporting import report, warn
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FAR", "NEAR", "Runner", "compare_next_replay", "difference", "restore"]
+__all__ = ["FAR", "NEAR", "Runner", "Substitute", "compare_next_replay", "difference", "in_place_of", "restore"]
 
 # vLLM's objects, which have no types.
 Runner: TypeAlias = Any
@@ -101,11 +102,8 @@ class _Comparing:
     def __call__(self, scheduled: Scheduled, *args: object, **options: object) -> object:
         model, tokens = self._runner.model, scheduled.total_num_scheduled_tokens
         both = _EagerAndGraph(model, more_than=tokens if self._compared else 0)
-        self._runner.model = both
-        try:
+        with in_place_of(self._runner, both):
             done = self._run(scheduled, *args, **options)
-        finally:
-            self._runner.model = model
         if both.replayed is not None:
             why = _incomparable(both, tokens)
             if why or both.rows > tokens:
@@ -122,19 +120,37 @@ class _Comparing:
             restore(self._runner, self._before)
 
 
-class _EagerAndGraph:
+class Substitute:
+    """A model in place of a runner's own, with the same attributes."""
+
+    def __init__(self, model: Callable[..., object]) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@contextmanager
+def in_place_of(runner: Runner, substitute: Substitute) -> Iterator[None]:
+    """Let a runner compute with a substitute of its model."""
+    before = runner.model
+    runner.model = substitute
+    try:
+        yield
+    finally:
+        runner.model = before
+
+
+class _EagerAndGraph(Substitute):
     """A model that computes a batch twice, first without graphs and then with them, if it has more than `more_than`
     rows."""
 
     def __init__(self, model: Callable[..., object], more_than: int) -> None:
-        self._model = model
+        super().__init__(model)
         self._more_than = more_than
         self.rows = 0
         self.eager: object = None
         self.replayed: object = None
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._model, name)
 
     def __call__(self, *args: object, **options: object) -> object:
         context = sys.modules[_GRAPHS].get_forward_context()
@@ -185,7 +201,7 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
             subject="rollout engine",
             found=f"after a weight sync, the outputs of the engine's captured graphs {apart}, so the graphs do not "
             "compute with the weights that the engine holds",
-            fix="set actor_rollout_ref.rollout.enforce_eager=True, and do not train with this rollout before",
+            fix="set actor_rollout_ref.rollout.enforce_eager=True before you train with this rollout",
         )
     none = max(map(_count_not_finite, replayed))
     if none:

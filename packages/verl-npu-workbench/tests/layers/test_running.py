@@ -1,0 +1,108 @@
+"""What a comparison asks of the engine, and how often."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verl_npu_workbench.jobs.settings import Settings
+from verl_npu_workbench.layers import running
+from verl_npu_workbench.layers.running import compare_layers
+
+from verl_npu.errors import RolloutError
+
+ROLLOUT = "actor_rollout_ref.rollout"
+GOOD = {"first": None, "cause": None, "not_shown": []}
+BAD = {**GOOD, "first": {"side": "engine"}}
+EXPLAINED = {**BAD, "cause": {"reason": "rotary base", "said": ""}}
+
+
+class Programs:
+    """The programs of a comparison, which write results and compute nothing."""
+
+    def __init__(self, results: Sequence[dict[str, Any]], broken: str = "") -> None:
+        self.results = list(results)
+        self.broken = broken
+        self.engines: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, folder: Path, variables: object, module: str, *words: str) -> None:
+        if module.endswith("vllm"):
+            if folder.name == self.broken:
+                raise RolloutError(subject="the engine", expected="a recording", found="nothing", fix="none")
+            self.engines.append((folder.name, json.loads((folder / "ask.json").read_text())["engine"]))
+        elif words == ("compare",):
+            (folder / "comparison.json").write_text(json.dumps(self.results.pop(0)))
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(running, "find_spec", lambda name: name)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "vocab_size": 500}))
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    return tmp_path
+
+
+def compared(path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, **rollout: object) -> Any:
+    monkeypatch.setattr(running, "_run", programs)
+    values = {"actor_rollout_ref.model.path": str(path), **{f"{ROLLOUT}.{key}": each for key, each in rollout.items()}}
+    return compare_layers(Settings(values), path)
+
+
+def test_an_error_without_a_cause_is_looked_for_with_other_settings(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = Programs([BAD, EXPLAINED])
+    assert compared(path, programs, monkeypatch)["cause"]
+    names = [name for name, _ in programs.engines]
+    assert names[1:] == ["graphs", "chunked prefill", "prefix cache"]
+    first, graphs, whole, uncached = (engine for _, engine in programs.engines)
+    assert (first["enforce_eager"], graphs["enforce_eager"]) == (True, False)
+    assert (first["max_num_batched_tokens"], whole["max_num_batched_tokens"]) == (64, 1024)
+    assert (first["enable_prefix_caching"], uncached["enable_prefix_caching"]) == (True, False)
+    assert uncached["max_num_batched_tokens"] == 64
+
+
+@pytest.mark.parametrize("result", [GOOD, EXPLAINED, {**BAD, "first": {"side": "trainer"}}])
+def test_no_other_setting_is_tried_for_another_result(
+    result: dict[str, Any], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = Programs([result])
+    compared(path, programs, monkeypatch, enforce_eager=True)
+    assert len(programs.engines) == 1
+
+
+def test_settings_that_the_script_switches_off_are_not_tried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = Programs([BAD, BAD])
+    compared(
+        path, programs, monkeypatch, enforce_eager=True, enable_prefix_caching=False, enable_chunked_prefill=False
+    )
+    ((_, engine),) = programs.engines
+    assert engine["max_num_batched_tokens"] == 1024
+
+
+def test_the_engine_has_the_settings_of_the_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs, key = Programs([GOOD]), "engine_kwargs.vllm"
+    more = {f"{key}.compilation_config.cudagraph_mode": "PIECEWISE", f"{key}.additional_config.a.b": 1}
+    compared(path, programs, monkeypatch, expert_parallel_size=2, **more)
+    (_, eager), (_, graphs) = programs.engines
+    assert eager["enable_expert_parallel"]
+    assert eager["additional_config"] == {"a": {"b": 1}}
+    assert "compilation_config" not in eager
+    assert graphs["compilation_config"] == {"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [1, 2, 4]}
+
+
+def test_graphs_that_fail_are_not_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compared(path, Programs([GOOD], broken="graphs"), monkeypatch)
+    assert made["not_shown"][1].startswith("captured graphs: the engine: expected a recording")
+
+
+def test_a_model_that_does_not_fit_into_the_host_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 bytes are 50 numbers of two bytes, and the host holds them in 8, 2, and 2 bytes each."""
+    monkeypatch.setattr(running, "available_memory", lambda: 600)
+    compared(path, Programs([GOOD]), monkeypatch, enforce_eager=True)
+    monkeypatch.setattr(running, "available_memory", lambda: 599)
+    with pytest.raises(RolloutError, match="GiB of free memory on this host"):
+        compared(path, Programs([GOOD]), monkeypatch)
