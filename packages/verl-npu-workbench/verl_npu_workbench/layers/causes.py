@@ -346,7 +346,8 @@ def _seen(search: _Search) -> Iterator[Cause]:
         first[row], last[row] = (best, row) if best <= row else (start, start + best - row - 1)
     row = bad[0]
     begins, (rows, places) = [int(exact.places[first[each]]) for each in bad], (exact.rows, exact.places)
-    reason, said = Reason.MASK, f"token {places[row]} of sequence {rows[row]} sees tokens {begins[0]} to {places[last[row]]}"
+    reason, seen_tokens = Reason.MASK, f"tokens {begins[0]} to {places[last[row]]}"
+    said = f"token {places[row]} of sequence {rows[row]} sees {seen_tokens}"
     if rows[first[row]] != rows[row]:
         said += f" of sequences {rows[first[row]]} to {rows[last[row]]}"
     common = statistics.mode(begins)
