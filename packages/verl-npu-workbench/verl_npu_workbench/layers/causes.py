@@ -402,11 +402,9 @@ def _fitted(search: _Search) -> Iterator[Cause]:
         return
     bias = getattr(module, "bias", None)
     weight = torch.linalg.lstsq(given, made if bias is None else made - bias).solution.T
-    yield Cause(
-        Reason.WEIGHT,
-        f"{name} multiplies with another weight, which the side does not hold",
-        _parameters({f"{name}.weight": weight}),
-    )
+    known = search.recording.held(f"{name}.weight") is not None
+    said = f"{name} multiplies with another weight" + (", which the side does not hold" if known else "")
+    yield Cause(Reason.WEIGHT, said, _parameters({f"{name}.weight": weight}))
 
 
 # Experts and log-probabilities.
