@@ -1,7 +1,8 @@
-"""The layers of verl's own FSDP and Megatron engines on two virtual NPUs are those of transformers, and faults are found.
+"""The layers of verl's FSDP and Megatron engines on two virtual NPUs are those of transformers, and faults are found.
 
 It runs where VERL_NPU_VLLM_ASCEND is set, because that environment has a verl with these engines. Megatron also needs
-VERL_NPU_UPSTREAMS, a folder with the packages of BESIDE. mbridge 0.15.1 needs transformers 4 for its `rope_theta`.
+VERL_NPU_UPSTREAMS, a folder with the packages of BESIDE, and older releases of verl need it, too. mbridge 0.15.1 needs
+transformers 4 for its `rope_theta`.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ BESIDE = ("mindspeed-core_r0.16.0", "megatron-0.16.0", "mbridge-0.15.1", "triton
 
 
 def said(
-    later: str, folder: Path, kind: str, dtype: str, strategy: str, parallel: int, fault: str = "none"
+    later: str, folder: Path, kind: str, dtype: str, strategy: str, parallel: int, fault: str = "none", *verl: str
 ) -> dict[str, Any]:
-    variables = {}
-    if strategy == "megatron":
-        paths = [Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"), name) for name in BESIDE]
-        if not all(path.is_dir() for path in paths):
-            pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {', '.join(BESIDE)}")
-        variables = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    beside = (*verl, *(BESIDE if strategy == "megatron" else BESIDE[-1:] if verl else ()))
+    paths = [Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"), name) for name in beside]
+    if not all(path.is_dir() for path in paths):
+        pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {', '.join(beside)}")
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, paths))} if paths else {}
     words = (kind, dtype, strategy, str(parallel), fault, str(folder))
     return answer(PROGRAM, *words, folder=folder, by=later, **variables)
 
@@ -76,3 +76,30 @@ def test_mbridge_normalizes_the_weights_of_experts_although_the_model_does_not(l
     assert (found["first"]["side"], found["first"]["operator"]) == ("trainer", "layers.0.mlp")
     assert found["cause"] == {"reason": "routing of experts", "said": "norm_topk_prob is True instead of False"}
     assert len(found["sides"]["trainer"]["operators"]) == OPERATORS["qwen3_moe"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fault", "operator", "cause"),
+    [
+        # verl#6150: autocast computes in bfloat16, whatever mixed_precision says.
+        ("float32", "none", "layers.0.self_attn.q_proj", {"reason": "dtype", "said": "bfloat16 instead of float32"}),
+        # verl#6345: without packing, the attention mask is made from the answers' mask.
+        (
+            "bfloat16",
+            "padded",
+            "layers.0.self_attn.attention",
+            {"reason": "attention mask", "said": "token 12 of sequence 0 sees tokens 0 to 11"},
+        ),
+    ],
+)
+def test_a_fault_of_released_verl_is_found_and_its_fix_is_as_expected(
+    later: str, dtype: str, fault: str, operator: str, cause: dict[str, str], tmp_path: Path
+) -> None:
+    found = []
+    for release in ("verl-v0.7.1", "verl-v0.8.0"):
+        (tmp_path / release).mkdir()
+        found.append(said(later, tmp_path / release, "qwen3", dtype, "fsdp2", 1, fault, release))
+    before, after = found
+    assert (before["first"]["side"], before["first"]["operator"]) == ("trainer", operator)
+    assert before["cause"] == cause
+    assert after["first"] is None

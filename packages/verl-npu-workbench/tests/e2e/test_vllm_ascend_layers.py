@@ -116,7 +116,7 @@ def test_a_fault_is_found(later: str, fault: str, operator: str, reason: str, tm
     ("kind", "dtype", "parallel", "fault", "operator", "reason"),
     [
         ("deepseek_v3", "bfloat16", 1, "Copies", "layers.0.self_attn", ""),
-        ("qwen2", "float32", 2, "Kept", "layers.1.self_attn.o_proj", ""),
+        ("qwen2", "float32", 2, "Kept", "layers.1.self_attn.o_proj", "another weight"),
         ("qwen3_moe_ep", "float32", 2, "SecondRow", "layers.0.mlp", ""),
         ("qwen3_moe_ep", "float32", 2, "Experts", "layers.0.mlp", ""),
         ("qwen2", "float32", 1, "Halves", "layers.0.mlp.gate_proj", "another weight"),

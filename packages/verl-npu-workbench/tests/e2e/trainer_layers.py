@@ -1,8 +1,9 @@
-"""KIND DTYPE STRATEGY PARALLEL FAULT FOLDER: the layers of verl's own FSDP or Megatron engine on two virtual NPUs beside
-transformers', which answers with a cache; prints one line of JSON.
+"""KIND DTYPE STRATEGY PARALLEL FAULT FOLDER: the layers of verl's own FSDP or Megatron engine on two virtual NPUs.
 
-PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, experts are divided among the ranks.
-FAULT is none, weight, a stale one, or a change of the trainer's configuration."""
+The other side is transformers, which answers with a cache. Prints one line of JSON.
+
+PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, the ranks divide the experts.
+FAULT is none, padded for sequences with padding, weight for a stale one, or a change of the configuration."""
 
 from __future__ import annotations
 
@@ -35,21 +36,21 @@ def main() -> None:
     kind, dtype, strategy, parallel, fault = sys.argv[1:6]
     folder, torch_dtype = Path(sys.argv[6]), getattr(torch, dtype)
     torch.set_num_threads(1)
-    made, served = folder / "model", folder / ("model" if fault == "none" else "served")
+    made, served = folder / "model", folder / ("model" if fault in ("none", "padded") else "served")
     make_in(kind, dtype, made)
     model = AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).eval()
     if fault == "weight":
         spoil(made, served)
-    elif fault != "none":
+    elif served != made:
         model.config.__class__.from_pretrained(made, **OVERRIDES[fault]).save_pretrained(shutil.copytree(made, served))
+    # Flash attention takes packed rows only.
+    packed = dtype == "bfloat16" and fault != "padded"
     asked = {
         "engine": {"model": str(served), "dtype": dtype},
         "weights": {name: (digest_of(each), list(each.shape)) for name, each in model.state_dict().items()},
-        "attention": "flash_attention_2" if dtype == "bfloat16" else "sdpa",
+        "attention": "flash_attention_2" if packed else "sdpa",
         "settings": {"temperature": TEMPERATURE},
     }
-    # Flash attention takes packed rows only.
-    packed = dtype == "bfloat16"
     trainer = {"strategy": strategy, "ranks": 2, "ulysses": int(parallel), "remove_padding": packed}
     experts = 2 // int(parallel) if kind == "qwen3_moe" else 1
     sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}

@@ -279,6 +279,27 @@ edited(
 )
 
 
+@fault("a stale copy", "qwen2", "layers.1.self_attn.o_proj", R.WEIGHT)
+def stale_copy(model: Any) -> Recording:
+    module = part(model, "model.layers.1.self_attn.o_proj")
+    copied = module.weight + 0.02 * torch.randn(module.weight.shape)
+    module.forward = lambda given: given @ copied.T
+    return answer(model)
+
+
+@fault("only the first tokens are seen", "qwen2", ATTENTION, R.MASK, side=Side.TRAINER)
+def first_tokens(model: Any) -> Recording:
+    """verl#6345: the mask has as many tokens of each sequence as its answer has."""
+    return answer(model, allowed=lambda rows, places: causal(rows, places) & (places < 12))
+
+
+@fault("not causal in latent attention", "deepseek_v3", "layers.0.self_attn", R.MASK)
+def not_causal_block(model: Any) -> Recording:
+    made = answer(model, allowed=lambda rows, places: rows[:, None] == rows)
+    heads = ("query", "key", "value", "attention")
+    return only(made, [each for each in made.values if each.rpartition(".")[2] not in heads])
+
+
 @fault("stale expert", "qwen3_moe", "layers.0.mlp", R.WEIGHT)
 def stale_expert(model: Any) -> Recording:
     experts = model.model.layers[0].mlp.experts

@@ -13,9 +13,10 @@ from verl_npu_workbench.layers.causes import Reason
 from verl_npu_workbench.layers.comparing import Comparison, Side, compare, numbers
 from verl_npu_workbench.layers.computing import generated
 from verl_npu_workbench.layers.judging import Verdict
+from verl_npu_workbench.layers.megatron import padded
 from verl_npu_workbench.layers.recording import Batch, Recorder, Recording, record
 from verl_npu_workbench.layers.report import content
-from verl_npu_workbench.layers.running import compare_layers, lines_of
+from verl_npu_workbench.layers.running import _trainer, compare_layers, lines_of
 
 from verl_npu.errors import RolloutError
 
@@ -158,3 +159,27 @@ def test_a_batch_has_a_row_for_each_token_that_is_read() -> None:
     assert batch.answers() == [(0, 1), (0, 2), (1, 0), (1, 1)]
     assert batch.targets().tolist() == [3, 4, 6, 7]
     assert batch.answer_rows().tolist() == [1, 2, 3, 4]
+
+
+def test_megatron_pads_each_sequence_to_the_tensor_parallel_size() -> None:
+    assert padded({0: 3, 2: 2}, 2, packed=True) == [(0, 0), (0, 1), (0, 2), None, (2, 0), (2, 1)]
+
+
+def test_without_packing_the_sequences_take_turns() -> None:
+    assert padded({0: 3, 2: 1}, 1, packed=False) == [(0, 0), (2, 0), (0, 1), None, (0, 2), None]
+
+
+def test_a_megatron_trainer_gets_the_scripts_sizes_and_overrides_as_far_as_there_are_npus() -> None:
+    megatron, notes = "actor_rollout_ref.actor.megatron", list[str]()
+    settings = Settings(
+        {
+            "actor_rollout_ref.actor.strategy": "megatron",
+            f"{megatron}.tensor_model_parallel_size": 4,
+            f"{megatron}.expert_model_parallel_size": 1,
+            f"{megatron}.override_transformer_config.layernorm_epsilon": 0.1,
+        }
+    )
+    found = _trainer(settings, 2, notes)
+    assert found["ranks"] == found["megatron"]["tensor_model_parallel_size"] == 2
+    assert found["megatron"]["override_transformer_config"] == {"layernorm_epsilon": 0.1}
+    assert notes == ["the trainer's tensor parallelism 4: computed with 2"]

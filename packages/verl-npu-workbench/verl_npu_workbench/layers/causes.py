@@ -7,6 +7,7 @@ are measured from the recording.
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,8 +23,8 @@ from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from . import CHUNKS, GRAPHS, PREFIX
 from .judging import Judgement, Pair, Verdict, judge_one
-from .recording import HEAD, QUERY, Recording, prefix_of
-from .reference import Kind, Operator, Reference, causal
+from .recording import ATTENTION, HEAD, QUERY, Recording, prefix_of
+from .reference import Kind, Operator, Reference
 
 
 class Reason(str, Enum):
@@ -301,25 +302,7 @@ def _rotate_neighbours(query: Any, key: Any, cos: Any, sin: Any, *args: Any, **n
 
 
 def _attention(search: _Search) -> Iterator[Cause]:
-    exact = search.pair.exact
-    bad = exact.places[search.judgement.beyond]
-    at, order = (int(bad.min()) if len(bad) else 0), torch.arange(len(exact.rows))
-    masks: tuple[tuple[Reason, str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]], ...] = (
-        (Reason.MASK, "not causal", lambda rows, places: rows[:, None] == rows),
-        (Reason.MASK, "sequences of a batch see each other", lambda rows, places: order[:, None] >= order),
-        (
-            Reason.CHUNKS,
-            f"tokens from {at} on do not see the tokens before",
-            lambda rows, places: causal(rows, places) & ((places[:, None] < at) | (places >= at)),
-        ),
-        (
-            Reason.MASK,
-            f"a window of {at} tokens",
-            lambda rows, places: causal(rows, places) & (places[:, None] - places < at),
-        ),
-    )
-    for reason, said, allowed in masks[: None if at else 2]:
-        yield Cause(reason, said, _set("allowed", allowed))
+    yield from _seen(search)
     if search.operator.name.startswith("layers.0."):
         prompts, token = search.recording.batch.prompts, getattr(search.config, "pad_token_id", None) or 0
         for length in (max(prompts), search.sampling.prompt_length):
@@ -330,6 +313,48 @@ def _attention(search: _Search) -> Iterator[Cause]:
     own = search.module.scaling
     measured = _minimum(lambda value: search.error(_of_all("self_attn", "scaling", value)), own)
     yield Cause(Reason.SCALE, f"{measured:.4g} instead of {own:.4g}", _of_all("self_attn", "scaling", measured))
+
+
+def _seen(search: _Search) -> Iterator[Cause]:
+    """Measure which tokens each bad token sees: from one on up to itself, or from its sequence's first up to one."""
+    exact, values, name = search.pair.exact, search.recording.values, search.operator.module
+    found = values.get(f"{name}.{ATTENTION}", values.get(f"{name}.o_proj:in"))
+    given = [values[each] for each in search.operator.given]
+    if search.operator.kind is Kind.BLOCK:
+        given = exact.heads(name, given[0].to(exact.dtype))
+    if found is None:
+        return
+    heads, made = search.config.num_attention_heads, found.double()
+    sizes = given[0].shape[1] // heads, made.shape[1] // heads
+    query, key, value = (
+        each.double().unflatten(1, (-1, size)).transpose(0, 1)
+        for each, size in zip(given, (sizes[0], *sizes), strict=True)
+    )
+    key, value = (each.repeat_interleave(heads // len(each), dim=0) for each in (key, value))
+    first, last = torch.arange(len(made)) - exact.places, torch.arange(len(made))
+    bad = torch.nonzero(search.judgement.beyond).flatten().tolist()
+    for row in bad:
+        weights = (query[:, row, None] * key).sum(-1) * search.module.scaling
+        weights = (weights - weights.amax(1, keepdim=True)).exp()[..., None]
+        # [heads, tokens, features and the sum of the weights]
+        sums = torch.cat([weights * value, weights], dim=-1).cumsum(1)
+        before = torch.nn.functional.pad(sums, (0, 0, 1, 0))[:, :-1]
+        start = int(first[row])
+        seen = torch.cat([sums[:, row, None] - before[:, : row + 1], sums[:, start:] - before[:, start, None]], dim=1)
+        errors = (seen[..., :-1] / seen[..., -1:]).transpose(0, 1).flatten(1) - made[row]
+        best = int(errors.norm(dim=1).nan_to_num(nan=torch.inf).argmin())
+        first[row], last[row] = (best, row) if best <= row else (start, start + best - row - 1)
+    row = bad[0]
+    begins, (rows, places) = [int(exact.places[first[each]]) for each in bad], (exact.rows, exact.places)
+    reason, seen_tokens = Reason.MASK, f"tokens {begins[0]} to {places[last[row]]}"
+    said = f"token {places[row]} of sequence {rows[row]} sees {seen_tokens}"
+    if rows[first[row]] != rows[row]:
+        said += f" of sequences {rows[first[row]]} to {rows[last[row]]}"
+    common = statistics.mode(begins)
+    if common and begins.count(common) > len(begins) / 2:
+        reason, said = Reason.CHUNKS, f"tokens from {common} on do not see the tokens before"
+    order = torch.arange(len(made))
+    yield Cause(reason, said, _set("allowed", lambda *_: (order >= first[:, None]) & (order <= last[:, None])))
 
 
 # Weights.
@@ -366,6 +391,20 @@ def _weights(search: _Search) -> Iterator[Cause]:
         said.append(f"{len(differing) - len(own)} other weights differ")
     edit = _parameters({path: differing[path] for path in own})
     yield Cause(reason, "; ".join(said[:2] + said[2:][-1:]), edit, _parameters(differing))
+
+
+def _fitted(search: _Search) -> Iterator[Cause]:
+    """Measure the weight that the outputs show. A module may multiply with an old copy of the weight that it holds."""
+    name, module = search.operator.module, search.module
+    given, made = (search.recording.values[f"{name}:{each}"].double() for each in ("in", "out"))
+    # With as many features as tokens, some weight fits any outputs.
+    if len(given) < 1.1 * given.shape[1] or search.judgement.verdict is not Verdict.DIFFERENT:
+        return
+    bias = getattr(module, "bias", None)
+    weight = torch.linalg.lstsq(given, made if bias is None else made - bias).solution.T
+    known = search.recording.held(f"{name}.weight") is not None
+    said = f"{name} multiplies with another weight" + (", which the side does not hold" if known else "")
+    yield Cause(Reason.WEIGHT, said, _parameters({f"{name}.weight": weight}))
 
 
 # Experts and log-probabilities.
@@ -431,7 +470,7 @@ _CANDIDATES: Mapping[Kind, tuple[Callable[[_Search], Iterator[Cause]], ...]] = {
     Kind.ROTARY: (_rotary, _weights),
     Kind.ATTENTION: (_attention, _weights),
     Kind.BLOCK: (_rotary, _attention, _linear, _weights),
-    Kind.LINEAR: (_linear, _weights),
+    Kind.LINEAR: (_linear, _weights, _fitted),
     Kind.HEAD: (_linear, _weights),
     Kind.ROUTER: (_linear, _weights),
     Kind.EXPERTS: (_routing, _weights),

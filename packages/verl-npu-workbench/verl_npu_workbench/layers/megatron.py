@@ -1,4 +1,4 @@
-"""Records the parts of verl's Megatron engine with MindSpeed under transformers' names, on each rank of a process group.
+"""Records the parts of verl's Megatron engine with MindSpeed under transformers' names, on each rank.
 
 Ranks of a tensor-parallel group hold parts of a value's features, or with sequence parallelism of its rows. Values are
 gathered when they are recorded.
@@ -81,7 +81,7 @@ def padded(lengths: Mapping[int, int], size: int, packed: bool) -> list[Place | 
 @contextmanager
 def recorded(engine: Any, recorder: Recorder, places: Sequence[Place | None]) -> Iterator[None]:
     """Record what the engine computes for these places. The first rank of a tensor-parallel group gets all values."""
-    from megatron.core import parallel_state  # type: ignore[import-not-found]
+    from megatron.core import parallel_state
     from verl.utils.megatron_utils import unwrap_model
 
     group, config = parallel_state.get_tensor_model_parallel_group(), engine.tf_config

@@ -200,18 +200,19 @@ def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
     strategy, overrides = settings.text(STRATEGY) or "fsdp", f"{_MEGATRON}.override_transformer_config"
     # With Megatron, the ranks of a tensor-parallel group share their rows, and with Ulysses each has some.
     name, key = (
-        ("tensor parallelism", f"{_MEGATRON}.tensor_model_parallel_size")
+        (_("tensor parallelism"), f"{_MEGATRON}.tensor_model_parallel_size")
         if strategy == "megatron"
-        else ("Ulysses sequence parallelism", f"{ACTOR}.ulysses_sequence_parallel_size")
+        else (_("Ulysses sequence parallelism"), f"{ACTOR}.ulysses_sequence_parallel_size")
     )
     shared = min(npus, size(settings, key))
     # Each group of ranks needs a prompt of its own.
     groups = min(npus // shared, len(_LENGTHS))
     asked = size(settings, f"{_MEGATRON}.expert_model_parallel_size") if strategy == "megatron" else 1
     experts = max(each for each in range(1, groups + 1) if groups % each == 0 and each <= asked)
-    for said, wanted, used in ((name, size(settings, key), shared), ("expert parallelism", asked, experts)):
+    for said, wanted, used in ((name, size(settings, key), shared), (_("expert parallelism"), asked, experts)):
         if used < wanted:
-            notes.append(_("the trainer's {name} {asked}: computed with {used}").format(name=said, asked=wanted, used=used))
+            note = _("the trainer's {name} {asked}: computed with {used}")
+            notes.append(note.format(name=said, asked=wanted, used=used))
     return {
         "strategy": strategy,
         "ranks": groups * shared,
