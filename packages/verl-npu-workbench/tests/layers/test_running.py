@@ -27,12 +27,15 @@ class Programs:
         self.results = list(results)
         self.broken = broken
         self.engines: list[tuple[str, dict[str, Any]]] = []
+        self.prompts: list[list[int]] = []
 
     def __call__(self, folder: Path, variables: object, module: str, *words: str) -> None:
         if module.endswith("vllm"):
             if folder.name == self.broken:
                 raise RolloutError(subject="the engine", expected="a recording", found="nothing", fix="none")
-            self.engines.append((folder.name, json.loads((folder / "ask.json").read_text())["engine"]))
+            asked = json.loads((folder / "ask.json").read_text())
+            self.prompts = asked["prompts"]
+            self.engines.append((folder.name, asked["engine"]))
         elif words == ("compare",):
             (folder / "comparison.json").write_text(json.dumps(self.results.pop(0)))
 
@@ -49,6 +52,17 @@ def compared(path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, **
     monkeypatch.setattr(running, "_run", programs)
     values = {"actor_rollout_ref.model.path": str(path), **{f"{ROLLOUT}.{key}": each for key, each in rollout.items()}}
     return compare_layers(Settings(values), path)
+
+
+def test_prompts_have_no_token_of_a_picture_and_share_a_prefix(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_type": "qwen2_5_vl", "text_config": {"vocab_size": 14}, "image_token_id": 6, "eos_token_id": [7]}
+    (path / "config.json").write_text(json.dumps(config))
+    programs = Programs([GOOD])
+    compared(path, programs, monkeypatch)
+    assert {token for prompt in programs.prompts for token in prompt} == {5, 7, 8}
+    *_, one, other = programs.prompts
+    assert one[:130] == other[:130]
+    assert one[130:140] != other[130:140]
 
 
 def test_an_error_without_a_cause_is_looked_for_with_other_settings(

@@ -129,7 +129,7 @@ def _check_memory(path: Path) -> None:
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     config = json.loads((path / "config.json").read_text())
     vocabulary = config.get("vocab_size") or config["text_config"]["vocab_size"]
-    numbers, special = random.Random(0), {value for key, value in config.items() if key.endswith("_token_id")}
+    numbers, special = random.Random(0), [value for key, value in config.items() if key.endswith("_token_id")]
     tokens = [each for each in range(5, vocabulary - 5) if each not in special]
     sampling = {
         "temperature": settings.number(f"{ROLLOUT}.temperature", 1.0),
