@@ -19,7 +19,6 @@ def run(request: Request, machine: Machine) -> int:
     """Train and check the results; raise RunFailed if anything is wrong."""
     # Not at the top, because these are in the environment that the script makes first.
     from harness import jobs, manifests, progress, summary, training, weights
-    from harness.jobs.base import UNUSED
 
     job = jobs.JOBS[request.job]
     result = request.output / "smoke.json"
@@ -30,10 +29,10 @@ def run(request: Request, machine: Machine) -> int:
     if not outcome.trained:
         print(training.tail(outcome.log), file=sys.stderr)
         raise RunFailed(f"{outcome.failure}. The whole log: {outcome.log}")
-    moved = weights.compare(Path(outcome.plan.model), job.trained_model(outcome.plan))
+    moved = weights.compare(Path(outcome.plan.model), job.trained_model(outcome.plan), job.still)
     print(f"weights: {moved.moved} of {moved.tensors} tensors moved, by {moved.largest:.3g} at most")
     wrong = [] if moved.all_moved else [f"{moved.tensors - moved.moved} weight tensors did not move"]
-    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), (*UNUSED, *job.idle), job.applied)
+    wrong += manifests.faults(outcome.manifests, job.processes(request.npus), job.pending, job.applied)
     wrong += training.missing_evidence(outcome)
     for line in wrong:
         print(f"smoke.sh: {line}", file=sys.stderr)

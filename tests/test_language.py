@@ -49,6 +49,29 @@ def test_values_that_are_no_texts_stay_as_they_are() -> None:
     assert marked(_("{size:.1f} GiB of {name!r}").format(size=2, name="a{b}")) == "[2.0 GiB of 'a{b}']"
 
 
+@pytest.mark.parametrize(
+    ("words", "value", "filled"),
+    [
+        ("应为 {x}，实际", "一个目录", "应为一个目录，实际"),
+        ("应为 {x}，实际", "a.log", "应为 a.log，实际"),
+        ("在{x}中", "WorkerDict", "在 WorkerDict 中"),
+        ("有 {x} 个", "（三）", "有（三）个"),
+        ("共 {x} 步，{x:03d} 步", 7, "共 7 步，007 步"),
+        ("读 {x!r}", "我的 数据", "读 '我的 数据'"),
+        ("in {x} of", "a", "in a of"),
+    ],
+)
+def test_a_value_in_a_chinese_text_has_a_space_beside_it_only_if_it_is_latin(
+    words: str, value: object, filled: str
+) -> None:
+    class Chinese(Marking):
+        def gettext(self, message: str) -> str:
+            return words
+
+    with speaking_by(Chinese()):
+        assert translate(_("{x}").format(x=value)) == filled
+
+
 def test_texts_that_are_put_together_are_each_translated() -> None:
     assert marked(_(", ").join([_("a"), "b"])) == "[a][, ]b"
     assert marked("x " + _("a") + " y") == "x [a] y"

@@ -5,8 +5,8 @@ import signal
 
 
 def run() -> None:
-    """Run the command. If the user presses Ctrl-C while the command is still being imported, it ends with the usual
-    status."""
+    """Run the command. If the user presses Ctrl-C while the command is still being imported, the process ends with the
+    usual exit status for Ctrl-C."""
     # If the signal is ignored, as under nohup, it stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))

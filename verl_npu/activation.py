@@ -55,8 +55,8 @@ def deactivate() -> None:
 
 
 def status() -> Activity:
-    """Return the activity of verl-npu in this process. If verl-npu is off, the repr of the activity says why, in one
-    line."""
+    """Return everything that verl-npu has done in this process. If verl-npu is off, the repr of the result says why,
+    in one line."""
     from . import process
     from .manifest import Shown, why_off
 
@@ -131,9 +131,9 @@ def _refuse_earlier_plugin(module: ModuleType) -> None:
     raise AscendSoftwareError(
         subject=os.path.dirname(__file__),
         found=f"an earlier plugin named verl_npu is loaded in the same process ({module.__name__})",
-        fix="run `pip uninstall verl_npu` until pip finds nothing to uninstall, remove the folder above, install this "
-        "package again, and restore the files that `verl-npu doctor` names (docs/install.md, Replace the earlier "
-        "plugin)",
+        fix="run `pip uninstall verl_npu` until pip finds nothing to uninstall, remove the folder that is named "
+        "above, install this package again, and restore the files that `verl-npu doctor` names (docs/install.md, "
+        "Replace the earlier plugin)",
     )
 
 

@@ -29,7 +29,7 @@ JOB = "the job itself, when it starts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """The meaning of one code, as one command or a job prints it."""
+    """The meaning that a code has when a certain command, or a job, prints it."""
 
     code: str
     said_by: str
@@ -39,8 +39,8 @@ class Meaning:
 
 
 def meanings() -> dict[str, list[Meaning]]:
-    """Return the meanings of each code. They are sorted by the time at which they are printed, from before to after a
-    run."""
+    """Return the meanings of each code. Meanings of codes that are printed before a run come first, and those of codes
+    that are printed after it come last."""
     found: dict[str, list[Meaning]] = {}
     for each in sorted((*_contributed(), *own()), key=_moment):
         said = found.setdefault(each.code, [])

@@ -54,7 +54,7 @@ class DeclarationError(RegistryError):
 
 
 class DriftError(RegistryError):
-    """An upstream is not the one that a patch was written for."""
+    """An upstream differs from the upstream for which a patch was written."""
 
 
 class ApplyError(RegistryError):
@@ -123,7 +123,8 @@ class RolloutError(VerlNpuError):
 
 
 class WeightSyncError(VerlNpuError):
-    """A weight sync failed, or the rollout engine cannot take the weights or does not hold them. Do not use it."""
+    """A weight sync failed, or the rollout engine cannot take the weights or does not hold them. The engine must not
+    be used afterwards."""
 
 
 class GroupError(WeightSyncError):

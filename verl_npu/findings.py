@@ -97,7 +97,7 @@ def ok(code: str, found: str) -> Finding:
 
 
 def skipped(code: str, found: str, expected: str = "") -> Finding:
-    """Make the finding that something was not judged. `found` says why."""
+    """Make the finding that something was not judged. `found` says why it was not judged."""
     return Finding(code, Severity.SKIPPED, found, expected=expected)
 
 

@@ -46,7 +46,8 @@ _language = ENGLISH
 
 
 class Message(str):
-    """A text for the user. It is its English text, and it holds the parts that are needed to translate it."""
+    """A text for the user. As a string, it is the English text. It also holds the parts that are needed to translate
+    the text."""
 
     __slots__ = ("_many", "_number", "_values", "_words")
     _words: str
@@ -72,12 +73,13 @@ class Message(str):
             words = catalogue.ngettext(self._words, self._many, self._number)
         else:
             words = catalogue.gettext(self._words)
-        return (
-            words.format(**{name: translate(value) for name, value in self._values.items()}) if self._values else words
-        )
+        if not self._values:
+            return words
+        return _filled(words, {name: translate(value) for name, value in self._values.items()})
 
     def format(self, *args: object, **values: object) -> Message:
-        """Return the text with its placeholders filled in from `values`, by name."""
+        """Return the text with each placeholder replaced by the value that `values` has under the placeholder's
+        name."""
         return Message.of(super().format(*args, **values), self._words, self._many, self._number, values)
 
     def join(self, iterable: Iterable[str], /) -> Message:
@@ -151,6 +153,30 @@ class _Capitalised(_Joined):
         return made
 
 
+def _filled(words: str, values: Mapping[str, object]) -> str:
+    """Return `words` with its placeholders filled in. A translation cannot know whether a value is Chinese, so a space
+    beside a placeholder is removed between two Chinese characters, and added between a Chinese and a Latin one."""
+    import string
+
+    made = ""
+    for before, name, spec, conversion in string.Formatter().parse(words):
+        made = _beside(made, before)
+        if name is not None:
+            field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
+            made = _beside(made, field.format(**values))
+    return made
+
+
+def _beside(left: str, right: str) -> str:
+    import re
+
+    chinese, between = r"[\u3001-\u9fff\uff01-\uff5e]", f"{left[-2:]}\0{right[:2]}"
+    if re.search(f"{chinese}(?: \0|\0 ){chinese}", between):
+        return left.removesuffix(" ") + right.removeprefix(" ")
+    spaced = re.search(r"[\u4e00-\u9fff]\0[A-Za-z0-9]|[A-Za-z0-9]\0[\u4e00-\u9fff]", between)
+    return f"{left} {right}" if spaced else left + right
+
+
 def translate(text: Value) -> Value:
     """Return the text in the current language. In English, or if the value is not a Message, return it unchanged."""
     if _spoken is None or not isinstance(text, Message):
@@ -164,8 +190,8 @@ def is_english() -> bool:
 
 
 def chosen(asked: str, environ: Mapping[str, str]) -> str:
-    """Return the language that the user asked for, or else the language of the locale. If we do not have it, return
-    English.
+    """Return the language that the user asked for or, if the user asked for none, the language of the locale. If we
+    have no translations into this language, return English.
 
     `asked` is the name of a locale. Its encoding is ignored.
     """
@@ -174,8 +200,8 @@ def chosen(asked: str, environ: Mapping[str, str]) -> str:
 
 
 def add_catalogue(domain: str, folder: str) -> None:
-    """Add the translations of another distribution. If a language other than English is in use, they have an effect at
-    once."""
+    """Add the translations of another distribution. If a language other than English is in use, the new translations
+    are used at once."""
     global _spoken
     if (domain, folder) in _catalogues:
         return

@@ -70,7 +70,7 @@ class Shown(dict[str, object]):
 
 
 class Manifest(Activity):
-    """What verl-npu has done in a process, and the identity of the process."""
+    """A record of what verl-npu has done in a process, with the identity of the process."""
 
     host: str
     pid: int
@@ -84,8 +84,8 @@ _activities: list[Callable[[], Activity]] = []
 def set_activity_source(source: Callable[[], Activity]) -> None:
     """Set the function that `manifest` calls to get the activity of this process.
 
-    Features need the manifest of their process. The module that knows the activity is in a higher layer, so they must
-    not import it.
+    Features need the manifest of their process, but must not import the module that knows the activity, because this
+    module is in a higher layer.
     """
     _activities[:] = [source]
 
@@ -214,6 +214,6 @@ def _no_manifest(subject: str, found: str) -> SourceError:
         subject=subject,
         expected=f"a manifest of schema {SCHEMA}",
         found=found,
-        fix="give the folder of the job's manifests (in a rehearsal, its subfolder `manifests`), or if this file is "
-        "damaged, run the job again",
+        fix="give the folder of the job's manifests (for a rehearsal, the subfolder `manifests` of its output). If "
+        "this file is damaged, run the job again",
     )

@@ -43,7 +43,8 @@ def locks_folder() -> Path:
 
 @functools.cache
 def pins(folder: Path | None = None) -> Mapping[str, Pin]:
-    """Return the pins below a folder (default: `locks_folder()`), by name, the oldest first.
+    """Return the pins below a folder (default: `locks_folder()`), as a mapping from names to pins, the oldest pin
+    first.
 
     Raises DeclarationError if a file is damaged.
     """

@@ -26,8 +26,8 @@ _ANY = 1e6
 
 
 class Variable:
-    """An environment variable. Each subclass has its own kind of value, and a method `read` that returns the parsed
-    value."""
+    """An environment variable. Each subclass stands for one kind of value, and has a method `read` that returns the
+    parsed value."""
 
     __slots__ = ("audience", "default", "expected", "forwarded", "name", "summary")
 

@@ -53,7 +53,11 @@ def _checked(path: Path) -> Path:
     try:
         names = pyarrow.parquet.read_schema(path).names
     except (OSError, ValueError) as error:
-        raise BadInput(_("--data: expected parquet; found {path}: {error}").format(path=path, error=error)) from error
+        raise BadInput(
+            _("--data: expected a parquet file; found {path}, which cannot be read: {error}").format(
+                path=path, error=error
+            )
+        ) from error
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise BadInput(
@@ -66,7 +70,8 @@ def _checked(path: Path) -> Path:
 
 
 def obtain(source: str, folder: Path) -> tuple[Path, Path]:
-    """Return the train and test parquet of a local path or a hub name; raise BadInput if it is neither."""
+    """Return the paths of the train and the test parquet file of a local path or a hub name. Raise BadInput if
+    `source` is neither."""
     path = Path(source)
     if path.is_file():
         return _checked(path.resolve()), _checked(path.resolve())

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +66,8 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder of the environment: below VERL_NPU_VENVS, otherwise in the root of the project."""
+        """The folder of the environment. It is below VERL_NPU_VENVS or, if that variable is not set, in the root of
+        the project."""
         name = f"{self.purpose}-{self.pin.name}"
         if self.transformers != self.pin.transformers:
             name += f"-transformers-{self.transformers}"
@@ -118,8 +121,8 @@ class Recipe:
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
 
     def engine_packages(self) -> tuple[str, ...]:
-        """Return vLLM and vllm-ascend, which are installed without dependencies because those include another
-        torch."""
+        """Return vLLM and vllm-ascend. Both are installed without their dependencies, because the dependencies include
+        another torch."""
         if self.engine is None:
             return ()
         served = () if self.rollout == SMALL or self.engine.commit else (f"vllm-ascend=={self.engine.vllm_ascend}",)
@@ -133,14 +136,16 @@ def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
         done = subprocess.run(command, check=False, env=os.environ | variables)
     if done.returncode != 0:
         raise RunFailed(
-            _("pip install {packages} failed, see above. Start again; unfinished environments are replaced").format(
-                packages=" ".join(arguments)
-            )
+            _(
+                "pip install {packages} failed; its output is above. Start the script again: it replaces an "
+                "unfinished environment"
+            ).format(packages=" ".join(arguments))
         )
 
 
 def make(recipe: Recipe) -> Path:
-    """Make the environment unless it is ready, and return its Python; raise RunFailed if an installation fails."""
+    """Make the environment unless it is ready. Return the path of its Python. Raise RunFailed if an installation
+    fails."""
     if recipe.ready():
         _point(recipe)
         return recipe.python
@@ -161,7 +166,9 @@ def make(recipe: Recipe) -> Path:
     _pip(recipe, "--editable", f"{PROJECT}{own}", "--editable", f"{WORKBENCH}{workbench}", *ours)
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
-    _pip(recipe, "--requirement", str(listed))
+    # Compiling the device takes as long as installing the rest, and needs only torch.
+    with _compiling(recipe.python) if recipe.virtual and not recipe.torch_npu else nullcontext():
+        _pip(recipe, "--requirement", str(listed))
     if recipe.engine is not None:
         _pip(recipe, "--no-deps", *recipe.engine_packages())
         _name_it_vllm(recipe, recipe.engine.vllm)
@@ -176,6 +183,22 @@ def make(recipe: Recipe) -> Path:
     _point(recipe)
     (recipe.folder / STAMP).write_text(recipe.stamp())
     return recipe.python
+
+
+@contextmanager
+def _compiling(python: Path) -> Iterator[None]:
+    """Compile the virtual device for the torch of `python` in the background, unless it is compiled already.
+
+    A failure shows when the device is first loaded, with the compiler's error.
+    """
+    command = [str(python), "-c", "import torch, torch_npu"]
+    variables = os.environ | {"VIRTUAL_ASCEND": "2"}
+    with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        except BaseException:
+            process.terminate()
+            raise
 
 
 def _build(recipe: Recipe, engine: Engine) -> None:

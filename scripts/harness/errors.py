@@ -8,7 +8,7 @@ class BadInput(Exception):
 
 
 class RunFailed(Exception):
-    """The run started, and did not do what it should."""
+    """The run started, but did not do what it should have done."""
 
 
 class Stopped(Exception):

@@ -33,21 +33,24 @@ def _real_npus(python: str) -> int:
 
 
 def look(npus: int, python: str = sys.executable) -> Machine:
-    """Choose real NPUs if a working torch_npu finds any, otherwise virtual ones; raise BadInput if neither works."""
+    """Choose real NPUs if a working torch_npu finds any, otherwise virtual NPUs. Raise BadInput if neither kind
+    works."""
     asked = os.environ.get("VIRTUAL_ASCEND")
     if asked is not None and (not asked.isdigit() or int(asked) < 1):
         raise BadInput(
-            _("VIRTUAL_ASCEND: expected a number of virtual NPUs from 1; found {found!r}. Unset it").format(
-                found=asked
-            )
+            _(
+                "VIRTUAL_ASCEND: expected the number of virtual NPUs, at least 1; found {found!r}. Correct or unset "
+                "the variable"
+            ).format(found=asked)
         )
     real = _real_npus(python)
     if real:
         if asked is not None:
             raise BadInput(
-                _("VIRTUAL_ASCEND={asked}: this machine has {real} real NPUs. Unset it to use them").format(
-                    asked=asked, real=real
-                )
+                _(
+                    "VIRTUAL_ASCEND={asked}: the variable asks for virtual NPUs, but this machine has {real} real "
+                    "NPUs. Unset the variable to use the real NPUs"
+                ).format(asked=asked, real=real)
             )
         found = Machine(virtual=False, npus=real)
     else:
@@ -56,7 +59,7 @@ def look(npus: int, python: str = sys.executable) -> Machine:
             raise BadInput(
                 _(
                     "virtual NPUs: expected a C++ compiler (c++, g++ or clang++) to build the device; found none. "
-                    "Install one, for example the package g++, or name it in CXX"
+                    "Install a compiler, for example the package g++, or set CXX to its path"
                 )
             )
     if npus > found.npus:

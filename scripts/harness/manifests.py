@@ -15,7 +15,7 @@ WAITING = "pending"
 
 
 def read(folder: Path) -> list[Manifest]:
-    """Return the manifests in a folder, sorted by role; raise RunFailed for one that cannot be read."""
+    """Return the manifests in a folder, sorted by role. Raise RunFailed if a manifest cannot be read."""
     found, unread = read_manifests(folder)
     if unread:
         raise RunFailed(str(unread[0])) from unread[0]

@@ -13,7 +13,7 @@ EXPERTS_A_TOKEN = 2
 
 
 def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0, *, padded: bool = True) -> Path:
-    """Write a Qwen2, or with experts a Qwen3-MoE, with random weights and a byte-level tokenizer.
+    """Write a Qwen2 model or, with `experts`, a Qwen3-MoE model. It has random weights and a byte-level tokenizer.
 
     The same seed gives the same model. Unless `padded` is set, the vocabulary has no entries beyond the tokenizer's.
     """
@@ -52,13 +52,17 @@ def _mixture(experts: int) -> dict[str, object]:
 
 
 def obtain(source: str) -> str:
-    """Return a local path as an absolute path, or a hub name unchanged; raise BadInput for a folder without a
-    model."""
+    """Return a local path as an absolute path, and a hub name unchanged. Raise BadInput if `source` is a folder
+    without a model."""
     path = Path(source)
     if path.exists():
         if not (path / "config.json").is_file():
-            raise BadInput(_("--model: expected a folder with config.json; found {path}").format(path=path))
+            raise BadInput(
+                _("--model: expected a folder with a config.json; found {path}, which has none").format(path=path)
+            )
         return str(path.resolve())
     if source.startswith((".", "/", "~")):
-        raise BadInput(_("--model: expected a folder or a hub name; found no {source}").format(source=source))
+        raise BadInput(
+            _("--model: expected a folder or a hub name; found {source}, which is neither").format(source=source)
+        )
     return source

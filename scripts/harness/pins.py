@@ -32,7 +32,8 @@ DEFAULT = "v0.6.1"
 
 @dataclass(frozen=True)
 class Engine:
-    """vLLM's build for CPUs, and the vllm-ascend that serves with it on virtual NPUs, as the pin's documents say."""
+    """The versions of vLLM's build for CPUs and of vllm-ascend that serve together on virtual NPUs. The pin's
+    documents name these versions."""
 
     vllm_ascend: str
     """The version of vllm-ascend."""
@@ -97,12 +98,12 @@ class Pin:
 
     @property
     def on_pypi(self) -> bool:
-        """True if pip can install the pin by its version."""
+        """Whether pip can install the pin from PyPI by its version."""
         return is_released(self.name)
 
 
 def is_released(name: str) -> bool:
-    """Tell whether a pin of that name is a release. Other pins are commits, which are in git only."""
+    """Tell whether the pin called `name` is a release. Other pins are commits, which only git has."""
     return name.startswith("v")
 
 
@@ -165,18 +166,19 @@ class Checkout:
 
 
 def find(name: str) -> Pin:
-    """Return the pin of that name; raise BadInput with the known names if there is none."""
+    """Return the pin called `name`. If there is no such pin, raise BadInput with the names of all pins."""
     if name not in PINS:
         raise BadInput(
-            _("--pin: expected one of {pins}; found {name!r}. Other revisions: --verl PATH").format(
-                pins=_(", ").join(PINS), name=name
-            )
+            _(
+                "--pin: expected one of {pins}; found {name!r}. To use another revision, give a checkout with --verl "
+                "PATH"
+            ).format(pins=_(", ").join(PINS), name=name)
         )
     return PINS[name]
 
 
 def check_engine(name: str, pin: Pin) -> None:
-    """Raise BadInput unless a rollout engine of that name exists and the pin has it."""
+    """Raise BadInput unless there is a rollout engine of this name and the pin has this engine."""
     if name not in ENGINES:
         raise BadInput(
             _("--rollout: expected one of {engines}; found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
@@ -186,7 +188,7 @@ def check_engine(name: str, pin: Pin) -> None:
         raise BadInput(
             _(
                 "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}); "
-                "found {pin}. Leave the option out to use the small engine"
+                "found {pin}. Leave out --rollout to use verl-npu's small engine"
             ).format(name=name, pins=_(", ").join(have), pin=pin.name)
         )
 
@@ -197,13 +199,15 @@ def transformers_for(pin: Pin, rollout: str) -> str:
 
 
 def engine_source(engine: Engine) -> Path:
-    """Return the checkout to build the engine from; raise BadInput unless SOURCE names one at the right commit."""
+    """Return the checkout from which the engine is built. Raise BadInput unless the environment variable SOURCE names
+    a checkout at the right commit."""
     named = os.environ.get(SOURCE, "")
     if not (Path(named) / "vllm_ascend" / "__init__.py").is_file():
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}; found {found}. Clone vllm-ascend, check out {commit}, and name the folder"
+                "{commit}; found {found}. Clone vllm-ascend, check out {commit}, and set {variable} to the folder "
+                "of the clone"
             ).format(variable=SOURCE, commit=engine.commit, found=named or _("nothing"))
         )
     revision = _revision(Path(named))
@@ -211,20 +215,20 @@ def engine_source(engine: Engine) -> Path:
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}; found {found} at {revision}. Check out {commit}"
+                "{commit}; found {found}, which is at {revision}. Check out {commit} there"
             ).format(variable=SOURCE, commit=engine.commit, found=named, revision=revision[:10])
         )
     return Path(named).resolve()
 
 
 def read_checkout(path: Path) -> Checkout:
-    """Read the version of verl in a folder; raise BadInput if the folder has no verl."""
+    """Read the version of verl in a folder. Raise BadInput if the folder contains no verl."""
     version_file = path / "verl" / "version" / "version"
     if not version_file.is_file() or not (path / "verl" / "__init__.py").is_file():
         raise BadInput(
             _(
                 "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version); found "
-                "{path}. Name the root of a clone of verl"
+                "{path}. Give the root of a clone of verl with --verl"
             ).format(path=path)
         )
     return Checkout(path.resolve(), version_file.read_text().strip(), _revision(path))
@@ -241,7 +245,8 @@ def _revision(path: Path) -> str | None:
 
 
 def pin_of(checkout: Checkout) -> Pin:
-    """Return the pin of a checkout, by commit or else by version; raise BadInput if it is not exactly one."""
+    """Return the pin of a checkout. It is found by the commit or, if that fails, by the version. Raise BadInput unless
+    exactly one pin fits."""
     for pin in PINS.values():
         if checkout.revision == pin.commit:
             return pin
@@ -250,8 +255,8 @@ def pin_of(checkout: Checkout) -> Pin:
         names = _(" and ").join(pin.name for pin in alike)
         raise BadInput(
             _(
-                "--verl: {path} has version {version}, as {pins} do, and is not a git checkout of any of them. "
-                "Name the right pin with --pin"
+                "--verl: {path} has version {version}, as {pins} do, and is not a git checkout of any of these "
+                "pins. Give the right pin with --pin"
             ).format(path=checkout.path, version=checkout.version, pins=names)
         )
     if alike:
@@ -259,7 +264,7 @@ def pin_of(checkout: Checkout) -> Pin:
     raise BadInput(
         _(
             "--verl: expected a revision near one of {pins}; found version {version} in {path}. "
-            "Name the nearest pin with --pin"
+            "Give the nearest pin with --pin"
         ).format(
             pins=_(", ").join(f"{pin.name} ({pin.version})" for pin in PINS.values()),
             version=checkout.version,

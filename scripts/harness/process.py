@@ -32,7 +32,8 @@ def run(
     timeout: float | None,
     tick: Callable[[], None] = lambda: None,
 ) -> Ended:
-    """Run a command with its output in `log`, and call `tick` twice a second. No process of it survives the return.
+    """Run a command, write its output to `log`, and call `tick` twice a second. When this function returns, all
+    processes of the command have ended.
 
     If Ctrl-C, SIGTERM, or SIGHUP comes, end the command and raise Stopped.
     """

@@ -14,7 +14,8 @@ RECIPES = SCRIPTS / "recipes"
 
 
 def rehearsal_of(words: Sequence[str]) -> list[str]:
-    """Translate the arguments of smoke.sh to those of rehearse.sh, if --job is a recipe's name; else return []."""
+    """Translate the arguments of smoke.sh to arguments of rehearse.sh, if --job names a recipe. Otherwise, return an
+    empty list."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--job", default="")
     asked, others = parser.parse_known_args(list(words))

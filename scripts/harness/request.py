@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 def _whole(name: str, text: str, least: int) -> int:
     if not re.fullmatch(r"\d+", text) or int(text) < least:
         raise BadInput(
-            _("--{name}: expected a whole number from {least}; found {found!r}").format(
+            _("--{name}: expected a whole number of at least {least}; found {found!r}").format(
                 name=name, least=least, found=text
             )
         )
@@ -102,7 +102,7 @@ def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
 
 
 def parse(arguments: list[str], program: str, smoke: bool) -> Request:
-    """Read the command line; raise BadInput if it is wrong."""
+    """Read the command line. Raise BadInput if it is wrong."""
     found = _parser(program, smoke).parse_args(arguments)
     checkout = None
     if found.verl is not None:
@@ -113,8 +113,8 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         if not pin.on_pypi and not found.no_venv:
             raise BadInput(
                 _(
-                    "--pin {pin}: this revision is in git only. "
-                    "Clone verl, check out {commit}, and name the folder with --verl PATH"
+                    "--pin {pin}: this revision of verl is in no package index. Clone verl, check out {commit}, and "
+                    "give the folder of the clone with --verl PATH"
                 ).format(pin=pin.name, commit=pin.commit[:8])
             )
     for setting in found.overrides:
@@ -140,8 +140,8 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         going = _(" or ").join(each.name for each in jobs.JOBS.values() if found.rollout in each.engines)
         raise BadInput(
             _(
-                "--rollout {rollout}: it works only with --job {jobs}, and with the virtual Ascend's own torch_npu. "
-                "Leave the other option out"
+                "--rollout {rollout}: this engine works only with --job {jobs}, and only without --torch-npu. Leave "
+                "out the other option"
             ).format(rollout=found.rollout, jobs=going)
         )
     return Request(

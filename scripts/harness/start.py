@@ -29,9 +29,8 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
 
 
 def whole(program: str, run: Callable[[], int]) -> int:
-    """Run a function in the user's language, and return its exit status or that of its error.
-
-    A signal ends it together with every process that it has started.
+    """Run a function, with texts in the user's language. Return its exit status or, if it raises an error, the
+    error's exit status. A signal ends the function and every process that it has started.
     """
     with speaking_to_the_user(LANGUAGE.text()):
         try:
@@ -57,9 +56,19 @@ def _main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], i
     found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
     if request.make_environment and INSIDE not in os.environ:
         if request.rollout != pins.SMALL and not found.virtual:
-            raise BadInput(_("--rollout: it is for virtual NPUs, and this machine has real NPUs. Leave it out"))
+            raise BadInput(
+                _(
+                    "--rollout: the option is only for virtual NPUs, and this machine has real NPUs. Leave "
+                    "out --rollout"
+                )
+            )
         if request.torch_npu and not found.virtual:
-            raise BadInput(_("--torch-npu: it is for virtual NPUs, and this machine has real NPUs. Leave it out"))
+            raise BadInput(
+                _(
+                    "--torch-npu: the option is only for virtual NPUs, and this machine has real NPUs. "
+                    "Leave out --torch-npu"
+                )
+            )
         recipe = environment.Recipe(
             request.pin,
             request.checkout,

@@ -109,7 +109,7 @@ def _engine(outcome: Outcome) -> str:
 
 
 def shape(values: list[float]) -> str:
-    """Describe the mean of the first and the last quarter, because single steps are noisy."""
+    """Describe the means of the first and of the last quarter of the values, because single steps are noisy."""
     few = max(1, len(values) // 4)
     first, last = sum(values[:few]) / few, sum(values[-few:]) / few
     return _("{first:.3f} in the first {few} steps, {last:.3f} in the last {few}").format(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_npu_workbench.logs.training import Steps
+from verl_npu_workbench.rehearse import small_model
 
 from harness import dataset, jobs, manifests, model, pins, process, reward
 from harness.errors import BadInput, RunFailed
@@ -36,7 +37,7 @@ _ERROR = re.compile(r"^(\(\w+ pid=\d+\) )?([\w.]+\.)?\w*(Error|Exception): ")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run, also if it did not finish."""
+    """The outcome of a run. A run that did not finish has an outcome, too."""
 
     request: Request
     machine: Machine
@@ -73,7 +74,7 @@ class Outcome:
         return len(self.values) / spent if spent else 0.0
 
     def as_json(self) -> dict[str, object]:
-        """Return the common content of outputs/quickstart.json and outputs/smoke.json."""
+        """Return the content that outputs/quickstart.json and outputs/smoke.json have in common."""
         checkout = self.request.checkout
         known = self.request.pin.commit if checkout is None else checkout.revision
         return {
@@ -94,7 +95,12 @@ def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
         # verl's vLLM masks tokens beyond the tokenizer's vocabulary, and its trainer does not. With random weights
         # their probabilities would never agree.
         padded = request.rollout == pins.SMALL
-        chosen = str(model.generate(run_dir / "model", request.seed, job.key_value_heads, job.experts, padded=padded))
+        folder = run_dir / "model"
+        if job.architecture:
+            small_model.generate(small_model.architecture_of(job.architecture), model.LAYERS, folder)
+        else:
+            model.generate(folder, request.seed, job.key_value_heads, job.experts, padded=padded)
+        chosen = str(folder)
     else:
         chosen = model.obtain(request.model)
     if request.data is None:
@@ -156,9 +162,10 @@ def _source(job: str, variable: str) -> Path:
     folder = os.environ.get(variable)
     if not folder or not Path(folder).is_dir():
         raise BadInput(
-            _("--job {job}: expected {variable} to be the folder of a checkout; found {folder!r}").format(
-                job=job, variable=variable, folder=folder
-            )
+            _(
+                "--job {job}: expected the environment variable {variable} to be the folder of a checkout; found "
+                "{folder!r}"
+            ).format(job=job, variable=variable, folder=folder)
         )
     return Path(folder).resolve()
 
@@ -173,7 +180,7 @@ def _build_device(environment: dict[str, str], folder: Path) -> None:
 
 
 def train(request: Request, machine: Machine, progress: Callable[[int, dict[str, float]], None]) -> Outcome:
-    """Run the job in a new folder below the output folder; raise BadInput if the model or the data are unusable."""
+    """Run the job in a new folder below the output folder. Raise BadInput if the model or the data cannot be used."""
     job = jobs.JOBS[request.job]
     stamp = time.strftime("%Y%m%d-%H%M%S")
     run_dir = request.output / f"{request.job}-{request.pin.name}-{stamp}-{os.getpid()}"
@@ -230,7 +237,8 @@ def _keep_logs(ray_dir: Path, kept: Path) -> None:
 
 
 def missing_evidence(outcome: Outcome) -> list[str]:
-    """Return a line for each pattern that the job must log and did not; print how many syncs were verified."""
+    """Return a line for each pattern that the job should have logged but did not log. Print how many weight syncs were
+    verified."""
     job = jobs.JOBS[outcome.request.job]
     log = outcome.log.read_text(errors="replace")
     missing = [f"expected a line like {pattern!r} in the log; found none" for pattern in job.lines]
@@ -244,7 +252,7 @@ def missing_evidence(outcome: Outcome) -> list[str]:
 
 
 def write(path: Path, content: Mapping[str, object]) -> None:
-    """Write a result file, so that nobody sees half of it."""
+    """Write a result file atomically, so that nobody sees an incomplete file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(content, indent=2) + "\n")
@@ -252,7 +260,7 @@ def write(path: Path, content: Mapping[str, object]) -> None:
 
 
 def tail(log: Path, lines: int = 12) -> str:
-    """Return the lines of a log up to its first error; without an error, its last lines."""
+    """Return the lines of a log up to its first error. If the log has no error, return its last lines."""
     text = [
         re.sub(r"\x1b\[[0-9;]*m", "", line)[:300]
         for line in log.read_text(errors="replace").splitlines()

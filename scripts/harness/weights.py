@@ -14,7 +14,7 @@ from harness.errors import RunFailed
 
 @dataclass(frozen=True)
 class Movement:
-    """How far the weights moved."""
+    """The distance by which training moved the weights."""
 
     tensors: int
     moved: int
@@ -33,13 +33,16 @@ def _adapter(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Move
     """Return how far the second factors of the adapters moved from zero, where each of them starts."""
     base = {_WRAPPING.sub("", name): tensor for name, tensor in new.items() if _ADAPTER not in name}
     if old.keys() != base.keys():
-        raise RunFailed(f"weights: the saved model has other tensors: {sorted(old.keys() ^ base.keys())[:3]}")
+        raise RunFailed(
+            f"weights: the saved model and the original model have different tensors; only one of the "
+            f"two has {sorted(old.keys() ^ base.keys())[:3]}"
+        )
     for name, was in old.items():
         if not torch.equal(base[name].to(was.dtype), was):
-            raise RunFailed(f"weights: {name}: expected no change, because LoRA trains only the adapter")
+            raise RunFailed(f"weights: {name}: this base weight changed, but LoRA trains only the adapter")
     seconds = {name: tensor.to(torch.float32) for name, tensor in new.items() if ".lora_B" in name}
     if not all(bool(torch.isfinite(tensor).all()) for tensor in seconds.values()):
-        raise RunFailed("weights: expected finite numbers in the adapter")
+        raise RunFailed("weights: expected only finite numbers in the adapter; found NaN or infinity")
     distances = [float(tensor.abs().max()) for tensor in seconds.values()]
     moved = sum(distance > 0 for distance in distances)
     return Movement(tensors=len(seconds), moved=moved, largest=max(distances, default=0.0))
@@ -54,22 +57,31 @@ def _load(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def compare(before: Path, after: Path) -> Movement:
-    """Compare two saved models; raise RunFailed if names or shapes differ, or a number is not finite.
+def compare(before: Path, after: Path, still: str = "$^") -> Movement:
+    """Compare two saved models. Raise RunFailed if the names or the shapes of their weights differ, or if a number is
+    not finite.
 
-    A model trained with LoRA is saved with peft's names. Its adapter must have moved, and its base weights must not.
+    Tensors that match the pattern `still` need not move, and are not counted. A model trained with LoRA is saved with
+    peft's names. Its adapter must have moved, and its base weights must not.
     """
     old, new = _load(before), _load(after)
     if any(_ADAPTER in name for name in new):
         return _adapter(old, new)
     if old.keys() != new.keys():
-        raise RunFailed(f"weights: the saved model has other tensors: {sorted(old.keys() ^ new.keys())[:3]}")
+        raise RunFailed(
+            f"weights: the saved model and the original model have different tensors; only one of the "
+            f"two has {sorted(old.keys() ^ new.keys())[:3]}"
+        )
     moved, largest = 0, 0.0
     for name, was in old.items():
         now = new[name].to(torch.float32)
         if now.shape != was.shape or not bool(torch.isfinite(now).all()):
-            raise RunFailed(f"weights: {name}: expected finite numbers of shape {tuple(was.shape)}")
+            raise RunFailed(
+                f"weights: {name}: expected only finite numbers, in a tensor of the shape {tuple(was.shape)}"
+            )
+        if re.search(still, name):
+            continue
         distance = float((now - was.to(torch.float32)).abs().max())
         moved += distance > 0
         largest = max(largest, distance)
-    return Movement(tensors=len(old), moved=moved, largest=largest)
+    return Movement(tensors=sum(not re.search(still, name) for name in old), moved=moved, largest=largest)

@@ -71,8 +71,8 @@ def test_nothing_is_wrong_with_our_own() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     {
-        "an import error": (ImportError("no torch_of_theirs"), "left out: ImportError: no torch_of_theirs"),
-        "any error": (ZeroDivisionError("1/0"), "left out: ZeroDivisionError: 1/0"),
+        "an import error": (ImportError("no torch_of_theirs"), "leaves it out: ImportError: no torch_of_theirs"),
+        "any error": (ZeroDivisionError("1/0"), "leaves it out: ZeroDivisionError: 1/0"),
         "no contribution": (feature(), "x of them: expected a Contribution"),
         "no feature": (contribution("theirs"), "x of them: expected a Contribution"),
         "no path": (Contribution((feature(),), "locks"), "x of them: expected a Contribution"),  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_nothing_is_wrong_with_our_own() -> None:
         ),
         "a package that is no upstream": (
             contribution(feature(target="vllm.utils:get_ip")),
-            "patch theirs.patch of them: expected only targets and questions in verl, recipe",
+            "patch theirs.patch of them: expected a patch whose target and questions are only about verl, recipe",
         ),
         "a target of ours": (
             contribution(feature(target=TAKEN)),
@@ -92,7 +92,7 @@ def test_nothing_is_wrong_with_our_own() -> None:
         ),
         "a name of ours": (
             contribution(feature("device")),
-            "feature device of them: verl-npu also has a feature of this name, so the feature of them is left out",
+            "feature device of them: verl-npu also has a feature with this name, so verl-npu leaves out the feature of them",
         ),
     }.values(),
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
@@ -147,7 +147,11 @@ SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['st
 @pytest.mark.parametrize(
     ("program", "variables", "said"),
     [
-        (f"import stranger; {SHOW}", {}, "declare it in your own feature, in an entry point of the group"),
+        (
+            f"import stranger; {SHOW}",
+            {},
+            "declare the patch in a feature of your own, and contribute this feature from an entry point of the group",
+        ),
         (
             SHOW,
             {"VERL_USE_EXTERNAL_MODULES": "stranger"},

@@ -62,7 +62,7 @@ def absent() -> AscendSoftwareError:
     """Return the error for an environment with neither torch_npu nor virtual NPUs."""
     return AscendSoftwareError(
         subject="torch_npu",
-        found="NPUs need this package, and it is not installed",
+        found="the package torch_npu, which NPUs need, is not installed",
         fix=f"install torch_npu, or set {VIRTUAL_NPUS}=2 for two virtual NPUs",
     )
 

@@ -202,7 +202,7 @@ def _loaded(point: metadata.EntryPoint) -> object:
         owner = point.dist.name if point.dist is not None else point.value
         raise CommandError(
             subject=f"verl-npu {point.name}",
-            expected=_("a command of {owner} that can be loaded").format(owner=owner),
+            expected=_("the distribution {owner} to have a command that can be loaded").format(owner=owner),
             found=f"{type(error).__name__}: {error}",
             fix=_("reinstall {owner}; the other commands still work").format(owner=owner),
         ) from error
@@ -233,7 +233,7 @@ def _file_error(error: OSError, command: str) -> CommandError:
     return CommandError(
         subject=str(error.filename or f"verl-npu {command}"),
         found=error.strerror or str(error),
-        fix=_("give another path, or free some space; TMPDIR names the folder for temporary files")
+        fix=_("give another path, or free some disk space; the variable TMPDIR sets the folder for temporary files")
         if os.path.exists(__file__)
         else _("install verl-npu with pip, because it cannot run from inside a zip file"),
     )

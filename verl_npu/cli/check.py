@@ -81,26 +81,36 @@ class _Result:
     epilog=example("verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl", "verl-npu check Qwen3-8B")
 )
 @click.argument("model", required=False)
-@source_option("A checkout or a wheel of verl.")
-@click.option("--verbose", "-v", is_flag=True, help="Show every patch, and all differences from the nearest pin.")
-@json_option("Print the whole result as JSON.")
-@click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
+@source_option("Check this checkout or wheel of verl.")
+@click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="Show every patch, and all differences between your verl and the nearest pin.",
+)
+@json_option("Print the complete result as JSON.")
+@click.option(
+    "--diff",
+    is_flag=True,
+    help="Show, for each drifted patch, how its target differs from the target at the nearest pin.",
+)
 def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bool) -> None:
-    """Tell whether patches fit your verl, or what a model gets.
+    """Tell whether the patches fit your verl, or which code runs a model on an NPU.
 
-    Without MODEL, the command imports no upstream and no torch, so it is safe to run anywhere. It imports an installed
-    torch_npu in a separate process, to see whether that works.
+    Without MODEL, the command imports neither verl nor torch, so it is safe to run anywhere. In a separate process,
+    it imports an installed torch_npu, to see whether the import works.
 
-    The command also checks the features that other packages add.
+    The command also checks the features that other installed packages add to verl-npu.
 
-    MODEL is a folder with a config.json, that file, or a family of transformers such as qwen3_moe. The command then
-    builds the model without weights and tells what runs its attention, norms, rotary embedding, MLPs, experts, and
-    linear attention on an NPU: a patch, other NPU code, or code for any device. It also tells the engine's class.
-    Status 1 means that the job ends, or that a patch for the model drifted.
+    MODEL is the path of a config.json, the folder of such a file, or a model family of transformers such as
+    qwen3_moe. With MODEL, the command builds the model without weights and tells which code runs the model's
+    attention, norms, rotary embedding, MLPs, experts, and linear attention on an NPU: a patch, other NPU code, or
+    code for any device. It also names the class that the engine uses for the model. With MODEL, status 1 means that a
+    job with this model would fail, or that a patch for the model drifted.
 
-    Exit status: 0 all features fit; 1 a feature drifted, failed, or relies on a patch of upstream's that has no
-    effect, a declaration or a variable of verl-npu is wrong, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported;
-    2 there is no verl, its source cannot be read, or MODEL cannot be built.
+    Exit status: 0 if all features fit; 1 if a feature drifted, failed, or relies on one of upstream's own patches
+    that has no effect, if a declaration or a variable of verl-npu is wrong, or if torch_npu cannot be imported and
+    VERL_NPU_STRICT=1 is set; 2 if verl is not installed, if its source cannot be read, or if MODEL cannot be built.
     """
     tree = upstreams.judged_tree(source)
     lacking = upstreams.missing_packages() if source == upstreams.INSTALLED else []
@@ -209,7 +219,8 @@ def judged_patches(
 
 
 def strange_files(own: Bundle) -> list[str]:
-    """Return those files with patches or locks that differ from verl-npu's wheel. In a checkout, return none."""
+    """Return the files that have patches or locks and that differ from the files in verl-npu's wheel. In a checkout,
+    return no files."""
     try:
         brought = metadata.distribution("verl-npu")
     except metadata.PackageNotFoundError:

@@ -23,7 +23,8 @@ _EFFECT = {
 def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> str:
     """Return a unified diff of a target: its `record` in the lock of the pin `pin`, against its source in `tree`.
 
-    A lock has only hashes of the statements. So the diff shows the new statements, but only counts the removed ones.
+    Because a lock has only hashes of the statements, the diff shows the new statements, but only counts the
+    statements that were removed.
     """
     source = tree.lines(target.module)
     found = outline(tree.nodes(target))
@@ -48,8 +49,8 @@ def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> st
 def patch_diff(patch: Patch, tree: SourceTree) -> str:
     """Return the change that `patch` makes, as a unified diff without context lines.
 
-    If the patch replaces its target, the diff compares our code with the target's source in `tree`. Other patches
-    leave that source as it is. Then the diff has only our lines, and its header says when they are called.
+    If the patch replaces its target, the diff compares our code with the target's source in `tree`. Other patches do
+    not change that source. For these patches, the diff has only our lines, and its header says when they are called.
     """
     ours = _source(patch)
     implementation = f"{patch.implementation.__module__}:{patch.implementation.__qualname__}"

@@ -32,15 +32,15 @@ lengths."""
     )
 )
 @click.argument("name", shell_complete=complete_name)
-@source_option("Show the change in this checkout or wheel of verl.")
+@source_option("Show the change that the patch makes in this checkout or wheel of verl.")
 def explain(name: str, source: str) -> None:
     """Explain a patch, a feature, or a code that a command printed.
 
-    NAME is a patch, a patch's target (module:name), a feature, or the code of a rule, a finding, an error or a
-    variable. For a patch, the command says why it exists, how it works, what it changes, and what will make it
-    unnecessary. For a code, it says what is checked, what the code means, and what to do.
+    NAME is a patch, a patch's target (module:name), a feature, or the code of a rule, a finding, an error, or a
+    variable. For a patch, the command says why the patch exists, how it works, what it changes, and what will make it
+    unnecessary. For a code, the command says what is checked, what the code means, and what to do.
 
-    Exit status: 0 explained, 2 there is no such name or the source cannot be read.
+    Exit status: 0 if NAME was explained; 2 if there is no such name, or if the source cannot be read.
     """
     found_bundles = bundles()
     features = [feature for bundle in found_bundles for feature in bundle.features]

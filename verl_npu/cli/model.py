@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The parts of the trainer's model, then the engine's class."""
+    """The operators of the trainer's model, and the model class that the engine uses."""
 
     family: str
     architecture: str
@@ -120,7 +120,10 @@ def read(model: str, covers: Covers) -> Model:
             subject=model,
             expected=_("a model that transformers {version} can build").format(version=transformers.__version__),
             found=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
-            fix=_("name the folder of a model, because the default configuration of a family can be incomplete"),
+            fix=_(
+                "give the folder of a model instead of a family, because the default configuration of a family "
+                "can be incomplete"
+            ),
         ) from error
     parts: dict[tuple[str, str], Part] = {}
     for part in _parts(built, covers):
@@ -150,13 +153,13 @@ def _configuration(model: str) -> tuple[Any, str]:
     near = difflib.get_close_matches(family.lower().replace("-", "_"), list(transformers.CONFIG_MAPPING))
     raise CommandError(
         subject=model,
-        expected=_("a config.json with a model_type, its folder, or a family of transformers {version}").format(
-            version=transformers.__version__
-        ),
+        expected=_(
+            "a config.json with a model_type, the folder of such a file, or a model family of transformers {version}"
+        ).format(version=transformers.__version__),
         found=repr(family),
         fix=_("did you mean {near}?").format(near=_(" or ").join(near))
         if near
-        else _("install a transformers that has the family"),
+        else _("install a version of transformers that has this family"),
     )
 
 

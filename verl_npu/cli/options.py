@@ -22,7 +22,8 @@ def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a feature or a code. After a dot, complete a patch of the feature in front of it."""
+    """Complete the name of a feature, or a code. After the name of a feature and a dot, complete a patch of this
+    feature."""
     # Imported here, because codes loads everything that all commands know.
     from .. import codes
 

@@ -32,18 +32,19 @@ from .options import example, json_option
     "--targets",
     is_flag=True,
     help=(
-        "Also show the target of each patch, and the patch's state in each process. This includes the patches that "
-        "upstream itself makes."
+        "Also show the target and the state of each patch in each process, including the patches that upstream "
+        "itself makes."
     ),
 )
 def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     """Show which patches each process of a job applied.
 
-    FOLDER is the folder that the job's VERL_NPU_MANIFEST_DIR named. Without FOLDER, the command imports verl and shows
-    the patches in its own process.
+    FOLDER is the folder to which VERL_NPU_MANIFEST_DIR was set for the job. Without FOLDER, the command imports verl
+    itself and shows the patches in its own process.
 
-    Exit status: 0 all is well; 1 processes differ, a feature drifted, failed or was overwritten, a manifest cannot be
-    read, or, with VERL_NPU_STRICT=1, the installed torch_npu cannot be imported; 2 there is nothing to show.
+    Exit status: 0 if all is well; 1 if processes differ, if a feature drifted, failed, or was overwritten, if a
+    manifest cannot be read, or if the installed torch_npu cannot be imported and VERL_NPU_STRICT=1 is set; 2 if there
+    is nothing to show.
     """
     problem = software.problem() if folder is None else None
     manifests, unread = read_manifests(folder) if folder is not None else ([_this_process(problem)], [])
@@ -90,7 +91,7 @@ def _this_process(problem: AscendSoftwareError | None) -> Manifest:
             subject="verl",
             expected=_("a verl that can be imported here, or the FOLDER of a job's manifests"),
             found=_("no package named {name}").format(name="verl") if missing else f"{type(error).__name__}: {error}",
-            fix=_("install verl here, or give the folder in the job's VERL_NPU_MANIFEST_DIR"),
+            fix=_("install verl here, or give the folder to which VERL_NPU_MANIFEST_DIR was set in the job"),
         ) from error
     identity = process.identity()
     return {

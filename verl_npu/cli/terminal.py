@@ -53,8 +53,8 @@ def echo(text: str = "") -> None:
 
 
 def paragraph(text: str, indent: str = "", label: str = "") -> None:
-    """Print running text, wrapped at spaces. Each line starts with `indent`, or the first one with `label` if that is
-    given.
+    """Print running text, wrapped at spaces. Each line starts with `indent`; if `label` is given, the first line
+    starts with `label` instead.
 
     A word that is longer than the line, such as a path, is not broken, so that the user can copy it.
     """
@@ -149,7 +149,8 @@ def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = 
 
 
 def trouble(error: Exception | None) -> None:
-    """Print an error after which the command continues, then an empty line. Print nothing for None."""
+    """Print an error after which the command continues, followed by an empty line. If the error is None, print
+    nothing."""
     if error is not None:
         paragraph(str(error), label=_("WARNING: "), indent="  ")
         echo()
@@ -196,7 +197,7 @@ class _Unbreakable(io.TextIOWrapper):
 
 
 def ignore_broken_pipes() -> None:
-    """Discard output if its reader is gone, instead of ending the command."""
+    """If the reader of the output is gone, discard the output instead of ending the command."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
@@ -209,7 +210,7 @@ def ignore_broken_pipes() -> None:
 
 
 def is_read() -> bool:
-    """Tell whether standard output may still have a reader. It has none if the other end of a pipe is closed."""
+    """Tell whether anybody may still read standard output. Nobody does if the other end of a pipe is closed."""
     try:
         asked = select.poll()
         asked.register(sys.stdout.fileno(), 0)

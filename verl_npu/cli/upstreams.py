@@ -46,7 +46,7 @@ def print_missing(packages: Sequence[str]) -> None:
 
 
 def tree(source: str) -> SourceTree:
-    """Return the installed upstreams. If `source` is a checkout or a wheel, take verl from there."""
+    """Return the installed upstreams. If `source` is a checkout or a wheel, take verl from `source` instead."""
     found = SourceTree.installed([package for upstream in UPSTREAMS for package in upstream.packages])
     if source == INSTALLED:
         return found
@@ -54,8 +54,8 @@ def tree(source: str) -> SourceTree:
 
 
 def judged_tree(source: str) -> SourceTree:
-    """Return the same tree as `tree(source)`. Raises SourceError if it contains no verl, because nothing could be
-    judged."""
+    """Return the same tree as `tree(source)`. Raises SourceError if the tree contains no verl, because there would be
+    nothing to judge."""
     found = tree(source)
     first = UPSTREAMS[0].name
     if source == INSTALLED and first not in found:
@@ -63,7 +63,9 @@ def judged_tree(source: str) -> SourceTree:
             subject=first,
             expected=_("{first} in this environment, or a checkout or a wheel of {first}").format(first=first),
             found=_("no package named {name}").format(name=first),
-            fix=_("install {first} here, or name a checkout or a wheel with --source PATH").format(first=first),
+            fix=_("install {first} here, or give a checkout or a wheel of {first} with --source PATH").format(
+                first=first
+            ),
         )
     return found
 
@@ -75,7 +77,7 @@ def with_installed(tree: SourceTree, packages: Iterable[str]) -> SourceTree:
 
 
 def locks() -> Mapping[str, Sequence[Lock]]:
-    """Return all locks, by the name of the upstream."""
+    """Return all locks, as a mapping from the name of each upstream to its locks."""
     return {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
 
 
@@ -85,8 +87,8 @@ def has_verl(folder: Path) -> bool:
 
 
 def of_job(source_tree: Path) -> SourceTree:
-    """Return the upstreams of a job that starts in `source_tree`: with the verl in that folder, or else the installed
-    one."""
+    """Return the upstreams of a job that starts in `source_tree`. The job uses the verl in that folder or, if there is
+    none, the installed verl."""
     return tree(str(source_tree) if has_verl(source_tree) else INSTALLED)
 
 

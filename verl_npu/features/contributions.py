@@ -41,7 +41,8 @@ class Contribution:
 
 
 def end() -> None:
-    """Stop accepting new features in this process, because judging begins. A contribution made later is too late."""
+    """Stop accepting new features in this process, because their patches are about to be judged. A feature that is
+    contributed later is not used."""
     global _ended
     _ended = True
 
@@ -79,8 +80,9 @@ def remove_foreign_patches(feature: Feature, package: str) -> Iterator[Declarati
         feature.exclude(patch)
         yield DeclarationError(
             subject=f"patch {patch.id}, declared in {module}",
-            found=f"this patch was added to the feature {feature.name} of {OURS}, so it is left out",
-            fix=f"declare it in your own feature, in an entry point of the group {GROUP}; {_PAGE}",
+            found=f"this patch was added to the feature {feature.name} of {OURS}, so verl-npu leaves it out",
+            fix=f"declare the patch in a feature of your own, and contribute this feature from an entry point of "
+            f"the group {GROUP}; {_PAGE}",
         )
 
 
@@ -145,7 +147,7 @@ def _failed(owner: str, what: str, error: Exception) -> RegistryError:
         return error
     return DeclarationError(
         subject=f"{what} of {owner}",
-        found=f"it cannot be loaded, so it is left out: {type(error).__name__}: {error}",
+        found=f"it cannot be loaded, so verl-npu leaves it out: {type(error).__name__}: {error}",
         fix=f"report the error to the maintainers of {owner}, or uninstall {owner}",
     )
 
@@ -158,9 +160,10 @@ def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None
         if strange is not None:
             raise DeclarationError(
                 subject=f"patch {patch.id} of {bundle.owner}",
-                expected=f"only targets and questions in {', '.join(packages)}",
+                expected=f"a patch whose target and questions are only about {', '.join(packages)}",
                 found=strange,
-                fix=f"add {strange} to the upstreams of the contribution, because its feature is left out until then",
+                fix=f"add {strange} to the upstreams of the contribution; until then, verl-npu leaves out the "
+                f"feature of this patch",
             )
     targets = {patch.target: patch for patch in feature}
     for other, whose in ((other, each.owner or OURS) for each in existing for other in each.features):
@@ -175,7 +178,8 @@ def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None
         if other.name == feature.name:
             raise DeclarationError(
                 subject=f"feature {feature.name} of {bundle.owner}",
-                found=f"{whose} also has a feature of this name, so the feature of {bundle.owner} is left out",
+                found=f"{whose} also has a feature with this name, so verl-npu leaves out the feature of "
+                f"{bundle.owner}",
                 fix="give the feature another name",
             )
 

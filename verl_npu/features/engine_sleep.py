@@ -137,14 +137,14 @@ def changed_since_wake_up() -> dict[str, torch.Tensor]:
 
 
 def forget_wake_up() -> None:
-    """Forget the values with which the engine woke up. Call this before it computes, because that may change them."""
+    """Forget the values with which the engine woke up. Call this function before the engine computes, because
+    computing may change the values."""
     getattr(_allocator(), "__dict__", {}).pop(_RESTORED, None)
 
 
 def unprotected() -> list[str]:
-    """Return the names of the plain tensors that sleep of level 2 would lose because this feature is not applied.
-
-    Each name is there once, although many layers may have such a tensor.
+    """Return the names of the plain tensors that a sleep of level 2 would lose because this feature is not applied.
+    Each name is returned once, although many layers may have a tensor of this name.
     """
     allocator = _allocator()
     # vllm-ascend's own function wraps nothing.

@@ -77,7 +77,7 @@ def _declare(model: str, owner: str) -> None:
 
 
 def use_kernels(original: Callable[..., None], layer: Layer, config: Sizes, layer_idx: int) -> None:
-    """Initialize a layer, and give it flash-linear-attention's gated delta rule if it works on this NPU."""
+    """Initialize a layer. If flash-linear-attention's gated delta rule works on this NPU, make the layer use it."""
     import torch
 
     # The driver of a job builds models, too, and has no NPU.
@@ -97,8 +97,8 @@ def use_kernels(original: Callable[..., None], layer: Layer, config: Sizes, laye
 
 @functools.cache
 def find_kernels(heads: int, key_size: int, value_size: int) -> Operator | str:
-    """Return the function, if a trial with heads of these sizes succeeds on this NPU. Otherwise, return the
-    reason."""
+    """Try the kernels with heads of these sizes on this NPU. If the trial succeeds, return the kernels' function;
+    otherwise, return the reason for the failure."""
     import torch
 
     missing = missing_kernels()
@@ -119,7 +119,8 @@ def find_kernels(heads: int, key_size: int, value_size: int) -> Operator | str:
 
 
 def missing_kernels() -> str:
-    """Return the reason why this process has no NPU kernels of flash-linear-attention. Empty if it has them."""
+    """Return the reason why this process cannot use flash-linear-attention's kernels for NPUs. The result is empty if
+    it can."""
     try:
         gated = import_module(_ENTRY)
         module: str = gated.chunk_gated_delta_rule.__module__

@@ -24,32 +24,36 @@ from .locks import lock_path, record_lock, write_lock
 
 
 @click.command(epilog=example("python -m verl_npu.maintain lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl"))
+@click.option("--features", "owner", default=OURS, show_default=True, help="Lock the features of this distribution.")
 @click.option(
-    "--features", "owner", default=OURS, show_default=True, help="The distribution whose features are locked."
-)
-@click.option(
-    "--upstream", default="verl", show_default=True, help="The upstream to lock. The features must have patches of it."
+    "--upstream",
+    default="verl",
+    show_default=True,
+    help="The upstream whose source is recorded. The features must have patches of this upstream.",
 )
 @click.option(
     "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
 )
 @click.option("--pin", required=True, shell_complete=complete_pin, help="The name of the pin, such as v0.6.1.")
 @click.option(
-    "--revision", default="", help="The commit or release [default: the one in pin.json, or the pin's name]."
+    "--revision",
+    default="",
+    help="The commit or release of the pin. By default, it comes from the pin's file pin.json or, if there is no "
+    "such file, it is the name of the pin.",
 )
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder for the locks. The default is the folder of the features.",
+    help="The folder in which the lock is written [default: the distribution's own folder of locks].",
 )
 @click.option("--replace", is_flag=True, help="Overwrite an existing lock.")
 def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, output: Path | None, replace: bool) -> None:
-    """Write the lock of a pin from its source.
+    """Write the lock of a pin from the pin's source.
 
-    The upstream is not imported. The command also writes a diff beside the lock for each feature that replaces
-    upstream's code at this pin; `verl-npu explain` shows every other change.
+    The command does not import the upstream. For each feature that replaces upstream's code at this pin, the command
+    also writes a diff beside the lock. `verl-npu explain` shows the changes that all other features make.
 
-    Exit status: 0 written, 2 the source cannot be read, or the pin already has a lock.
+    Exit status: 0 if the lock was written; 2 if the source cannot be read, or if the pin already has a lock.
     """
     bundle, chosen = _chosen(owner, upstream)
     folder = output or bundle.locks
@@ -87,7 +91,7 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
     if bundle is None:
         raise DeclarationError(
             subject=f"--features {owner}",
-            expected=f"one of the distributions with features: {', '.join(found)}",
+            expected=f"one of the distributions that have features: {', '.join(found)}",
             found=owner,
             fix="install the distribution with its entry point in this environment",
         )
@@ -99,7 +103,7 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
             subject=f"--upstream {upstream}",
             expected=f"one of the upstreams of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
             found=upstream,
-            fix="correct the name, or add it to the contribution's upstreams",
+            fix="correct the name, or add the upstream to the contribution of this distribution",
         )
     return bundle, chosen
 

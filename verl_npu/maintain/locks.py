@@ -42,8 +42,8 @@ def standing(patch: Patch, tree: SourceTree) -> Standing:
 def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Sequence[Patch]) -> Lock:
     """Make the lock of `upstream` at `pin` from the source in `tree`.
 
-    The lock covers the patches whose targets are in this upstream. It also has the answers to all questions that other
-    patches ask about it.
+    The lock covers the patches whose targets are in this upstream. The lock also has the answers to all questions
+    that other patches ask about this upstream.
     """
     own = [patch for patch in patches if patch.target.package in upstream.packages]
     atoms = {atom.id: atom for patch in patches for atom in patch.atoms()}

@@ -36,8 +36,8 @@ class Action(Word):
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the fingerprint of the source must match. For other actions, the signature or the absence of the
-        target must."""
+        """Whether the fingerprint of the target's source must match. For other actions, the target's signature must
+        match, or the target must be absent."""
         return self in (Action.REPLACE, Action.SET)
 
 
@@ -131,7 +131,7 @@ class _Declare:
             if not text.strip():
                 raise DeclarationError(
                     subject=f"patch of {target} in feature {self._feature.name}",
-                    expected=f"a non-empty {label!r}",
+                    expected=f"a text for {label!r}",
                     found="an empty text",
                     fix=f"write {label}, which `explain` shows to the user",
                 )
@@ -284,14 +284,14 @@ class Feature:
         return made
 
     def close(self, late: Callable[[Patch], None]) -> None:
-        """Accept no more patches. From now on, pass each new patch to `late`. This also holds for the features that
-        this one is made of."""
+        """Accept no more patches. From now on, pass each new patch to `late`. The features of which this feature is
+        composed do the same."""
         for feature in (self, *self._made_of):
             feature._late = late
 
     def include(self, patch: Patch) -> None:
-        """Add a patch to the feature. Raises DeclarationError if it already has a different patch with the same id or
-        target.
+        """Add a patch to the feature. Raises DeclarationError if the feature already has a different patch with the
+        same id or target.
 
         The same patch may be added twice: if the import of a module is interrupted and repeated, the module declares
         its patches again.

@@ -15,7 +15,7 @@ class Word(str, Enum):
 
 
 class State(Word):
-    """The state of one patch or one feature in a process. A separate reason gives the details."""
+    """The state of one patch or one feature in a process. The details are in a separate text, the reason."""
 
     PENDING = "pending"
     """The patch fits. It will be applied when its module is imported."""

@@ -64,7 +64,7 @@ class Ending:
         return self.standing in (Standing.STOPPED, Standing.FAILED)
 
     def text(self) -> str:
-        """Describe the state in a sentence without a full stop. Empty if there is nothing to report."""
+        """Describe the state in a sentence without a full stop. The result is empty if there is nothing to report."""
         of = _("step {step} of {total}") if self.total else _("step {step}")
         place = of.format(step=self.step, total=self.total)
         if self.standing is Standing.RUNS:
@@ -129,8 +129,8 @@ def ending_of(follower: Follower, log: TrainingLog, quiet: float | None = None) 
 
 
 def quiet_of(follower: Follower) -> float:
-    """Return the seconds since the last write to a log. They are computed with the wall clock, so they are wrong if
-    the clock was changed."""
+    """Return the number of seconds since the last write to a log. The number is wrong if somebody has changed the
+    machine's clock in the meantime."""
     return min(map(_quiet, follower.files()), default=0.0)
 
 

@@ -125,7 +125,7 @@ class ProcessTree:
                 os.waitpid(ended.si_pid, 0)
 
     def left(self) -> list[int]:
-        """Return the ids of all descendants, except those that this process already had when the object was
+        """Return the ids of all descendants of this process, except those that it already had when this object was
         created."""
         self.reap()
         return [pid for pid in descendants(os.getpid()) if pid not in self._earlier]
@@ -334,7 +334,8 @@ class Interruptions:
 
     @property
     def impatient(self) -> bool:
-        """Tell whether another signal has been received after the last one that was raised. If so, stop waiting."""
+        """Tell whether another signal has been received after the last signal that was raised. If so, the caller must
+        stop waiting."""
         return len(self._came) > self._seen
 
     def check(self) -> None:
@@ -354,7 +355,8 @@ class Interruptions:
             time.sleep(min(_LOOK, left))
 
     def until(self, done: Callable[[], bool], seconds: float, every: float = _LOOK) -> bool:
-        """Wait until `done()` returns true. Return False if that takes longer than `seconds`. Raises Interrupted."""
+        """Wait until `done()` returns true. Return False if that takes longer than `seconds`. Raises Interrupted if a
+        signal is received while waiting."""
         ends = time.monotonic() + seconds
         while not done():
             if time.monotonic() >= ends:
@@ -368,7 +370,7 @@ _PATIENCE = 2.0
 
 
 def answers(address: str, port: int) -> bool:
-    """Tell whether a TCP connection to that port succeeds."""
+    """Tell whether a TCP connection to a port at this address succeeds."""
     try:
         with socket.create_connection((address, port), _PATIENCE):
             return True

@@ -132,7 +132,7 @@ ABOUT: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """One odd thing about a training."""
+    """One oddity in a training, such as a gradient norm that jumps."""
 
     kind: Kind
     step: int
@@ -420,7 +420,7 @@ class State:
 
 
 def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
-    """Return the snapshot of a training from its log. None if the log has no step yet."""
+    """Return the snapshot of a training from its log. Return None if the log has no step yet."""
     if not log.steps:
         return None
     seconds, tokens = STEP_SECONDS.of(log).get(log.last), TOKENS.of(log).get(log.last)

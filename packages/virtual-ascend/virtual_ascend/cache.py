@@ -80,7 +80,7 @@ def unloadable(path: Path, found: str) -> BuildError:
         subject=f"the compiled library {path}",
         expected="a library that this process can load",
         found=found,
-        fix="delete the file; the next start compiles the library again",
+        fix="delete the file; the next start of a program compiles the library again",
     )
 
 
@@ -93,10 +93,10 @@ def check_owner(path: Path) -> None:
         if found.st_uid not in (0, os.geteuid()):
             raise _planted(each, f"a file or folder of user {found.st_uid}", _REPLACE_HINT)
         if found.st_mode & stat.S_IWOTH and not kept:
-            raise _planted(each, "a file or folder that everybody may write to", _REPLACE_HINT)
+            raise _planted(each, "a file or folder to which everybody may write", _REPLACE_HINT)
         if found.st_mode & stat.S_IWGRP and not kept and not _is_private(found.st_gid):
             fix = f"run chmod g-w {each} if you trust the group's members; otherwise {_REPLACE_HINT}"
-            raise _planted(each, f"a file or folder that group {found.st_gid} may write to", fix)
+            raise _planted(each, f"a file or folder to which the group {found.st_gid} may write", fix)
 
 
 def _is_private(group: int) -> bool:
@@ -134,7 +134,7 @@ def _note(library: Path) -> Path:
 def _planted(path: Path, found: str, fix: str) -> BuildError:
     return BuildError(
         subject=f"the compiled library {path}",
-        expected="a file that only this user or root can write to",
+        expected="a file to which only this user or root can write",
         found=found,
         fix=fix,
     )

@@ -29,7 +29,7 @@ def is_real(settings: Settings) -> bool:
 
 
 def wheel() -> Path | None:
-    """Return the folder of the installed torch_npu without importing it; None if there is none."""
+    """Return the folder of the installed torch_npu without importing it, or None if there is none."""
     spec = exposure.installed()
     if spec is None or spec.origin is None:
         return None

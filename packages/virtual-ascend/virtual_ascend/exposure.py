@@ -28,7 +28,7 @@ def expose(*, first: bool = False) -> None:
     if found is not None:
         name = variables.NPUS.name
         raise RealAscendError(
-            subject=f"the virtual NPUs that {name} asks for",
+            subject=f"the virtual NPUs for which {name} asks",
             expected="an environment without a real torch_npu",
             found=f"a real torch_npu in {found}",
             fix=f"unset {name} to use the real NPUs, or choose an environment without torch_npu",
@@ -56,7 +56,7 @@ def withdraw() -> None:
 
 
 def installed() -> ModuleSpec | None:
-    """Return the spec of an installed torch_npu that is not ours; None if there is none."""
+    """Return the spec of an installed torch_npu that is not ours, or None if there is none."""
     # PathFinder and not find_spec: that would ask the other finders on sys.meta_path, too.
     return PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != str(SITE)])
 

@@ -215,7 +215,7 @@ def _rank_of(fault: Fault) -> int:
 def wrap(
     operators: dict[str, Callable[..., T]], faults: Iterable[Fault], rank: Callable[[], int]
 ) -> dict[str, Callable[..., T]]:
-    """Return the operators. Those that must fail are wrapped in functions that fail.
+    """Return the operators as functions. An operator that must fail is wrapped in a function that fails.
 
     Raises:
         SettingError: a fault names an operator that the virtual Ascend does not have.

@@ -64,7 +64,7 @@ class Message(NamedTuple):
 def start(flops: float, bytes: float) -> None:
     """Start the ledger. `flops` and `bytes` are what an NPU can do in a second.
 
-    If tensors can be phantoms, large host tensors are phantoms from now on, and the ledger has them, too.
+    If tensors can be phantoms, large host tensors are also phantoms from now on, and the ledger counts them, too.
     """
     extension().start_ledger(flops, bytes)
 
@@ -101,6 +101,6 @@ def groups() -> int:
 
 
 def phantom_bytes() -> int:
-    """Return the number of bytes from which on a tensor is a phantom, which is counted but not computed. It is 0 if
-    phantoms are off."""
+    """Return the size in bytes from which a tensor is a phantom. A phantom is counted but not computed. The size is 0
+    if phantoms are off."""
     return extension().phantom() if is_loaded() else 0

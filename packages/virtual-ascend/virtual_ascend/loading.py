@@ -118,12 +118,12 @@ def _check_torch(torch: ModuleType) -> None:
     if taken not in ("privateuseone", "npu"):
         raise TorchError(
             subject="torch's device for other backends (PrivateUse1)",
-            found=f"the backend {taken!r} uses this device already",
+            found=f"the backend {taken!r} already uses this device",
             fix=f"unset {name}, or uninstall that backend",
         )
     if hasattr(torch, "npu"):
         raise TorchError(
             subject="torch.npu",
-            found="another package has registered the device npu already",
+            found="another package has already registered the device npu",
             fix=f"unset {name}",
         )

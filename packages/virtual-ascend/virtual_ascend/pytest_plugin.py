@@ -24,10 +24,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if npus is None:
         return
     if npus < 1:
-        raise pytest.UsageError(f"--npus: expected a number of virtual NPUs from 1; found {npus}")
+        raise pytest.UsageError(f"--npus: expected the number of virtual NPUs, at least 1; found {npus}")
     if "torch" in sys.modules:
         raise pytest.UsageError(
-            f"--npus: another pytest plugin has imported torch already; set {NPUS.name}={npus} before you start pytest"
+            f"--npus: another pytest plugin has already imported torch; set {NPUS.name}={npus} before you start pytest"
         )
     os.environ[NPUS.name] = str(npus)
     # `virtual_ascend.pth` does this if the variable is set as Python starts.

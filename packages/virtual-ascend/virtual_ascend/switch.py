@@ -21,15 +21,15 @@ _RESTORING = ("2.7.1.post11", "2.9.0.post9", "2.10.0.post7", "2.12.0.post3")
 
 
 def switch_off() -> str:
-    """Set the variable to 0, and return its previous value."""
+    """Set TORCH_DEVICE_BACKEND_AUTOLOAD to 0, and return its previous value."""
     before = os.environ.get(AUTOLOAD, "1")
     os.environ[AUTOLOAD] = "0"
     return before
 
 
 def switch_back(before: str, torch_was_there: bool) -> None:
-    """Restore the variable if torch was imported first, or if the torch_npu that we pretend to be always restores
-    it."""
+    """Restore TORCH_DEVICE_BACKEND_AUTOLOAD if torch was imported first, or if the torch_npu that ours pretends to be
+    always restores the variable."""
     if torch_was_there or restores(variables.TORCH_NPU_VERSION.text()):
         os.environ[AUTOLOAD] = before
 
@@ -40,7 +40,8 @@ def torch_is_there() -> bool:
 
 
 def restores(version: str) -> bool:
-    """Tell whether this version of torch_npu sets the variable back when it is imported before torch."""
+    """Tell whether this version of torch_npu restores TORCH_DEVICE_BACKEND_AUTOLOAD when it is imported before
+    torch."""
     found = Version(version)
     return found >= Version("2.13") or any(
         found.release == first.release and found >= first for first in map(Version, _RESTORING)

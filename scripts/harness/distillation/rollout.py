@@ -13,7 +13,7 @@ from verl.workers.rollout.base import BaseRollout
 
 
 class VLLMInProcess(BaseRollout):
-    """One LLM on each rank. The recipe's own sync gives it its weights."""
+    """One vLLM `LLM` on each rank. The recipe's own sync gives the weights to it."""
 
     def __init__(self, config: object, model_config: object, device_mesh: object) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -57,7 +57,7 @@ class VLLMInProcess(BaseRollout):
         return DataProto(TensorDict(batch, batch_size=len(ids)), prompts.non_tensor_batch)
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **more: object) -> None:
-        """Raise NotImplementedError: the recipe writes into the model itself."""
+        """Raise NotImplementedError, because the recipe itself writes the weights into the model."""
         raise NotImplementedError
 
     async def resume(self, tags: list[str]) -> None:

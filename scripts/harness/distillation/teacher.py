@@ -11,7 +11,7 @@ import vllm
 
 
 class LLM(vllm.LLM):
-    """vLLM's LLM with the keyword that upstream's worker uses."""
+    """vLLM's `LLM`, whose `generate` accepts the keyword that upstream's worker uses."""
 
     def generate(
         self, prompt_token_ids: Sequence[list[int]], sampling_params: vllm.SamplingParams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import dapo, fully_async, gkd, grpo, megatron, one_step_off, ppo, sft, v1_async
+from harness.jobs import dapo, fully_async, gkd, grpo, linear_attention, megatron, one_step_off, ppo, sft, v1_async
 from harness.jobs.base import Job, Plan
 from harness.pins import PINS, Pin
 from verl_npu.language import gettext as _
@@ -20,6 +20,8 @@ JOBS: dict[str, Job] = {
         fully_async.JOB,
         fully_async.MEGATRON,
         gkd.JOB,
+        linear_attention.KERNELS,
+        linear_attention.TORCH,
         megatron.JOB,
         megatron.PPO,
         megatron.MOE,
@@ -32,7 +34,7 @@ __all__ = ["JOBS", "Job", "Plan", "find"]
 
 
 def find(name: str, pin: Pin) -> Job:
-    """Return the job of that name; raise BadInput if it is unknown, or does not run at that pin."""
+    """Return the job called `name`. Raise BadInput if there is no such job, or if the job does not run at this pin."""
     if name not in JOBS:
         raise BadInput(
             _("--job: expected one of {jobs}, or a recipe of scripts/recipes; found {name!r}").format(
@@ -41,7 +43,7 @@ def find(name: str, pin: Pin) -> Job:
         )
     if name not in pin.jobs:
         raise BadInput(
-            _("--job {name}: expected one of the pins {pins}; found {pin}").format(
+            _("--job {name}: this job needs one of the pins {pins}; found the pin {pin}").format(
                 name=name,
                 pins=_(", ").join(each.name for each in PINS.values() if name in each.jobs),
                 pin=pin.name,

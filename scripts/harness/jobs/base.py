@@ -8,12 +8,12 @@ from pathlib import Path
 
 from harness.pins import SMALL, Pin
 
-__all__ = ["AGREED", "UNUSED", "Job", "Plan"]
+__all__ = ["AGREED", "Job", "Plan"]
 
 AGREED = r"\d+ processes agree on what is patched"
 """A line that verl-npu logs before the first step, after it has compared the processes of a job."""
-UNUSED = ("fused_kernels", "linear_attention")
-"""Features whose targets no job imports: none uses verl's fused Triton kernels or a model with linear attention."""
+_UNUSED = ("fused_kernels", "linear_attention")
+"""Features whose targets a job imports only if its `uses` names them."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Job:
-    """One way of training: its command, and the places of its results."""
+    """One kind of training job: how its command is made, and where its results are."""
 
     name: str
     arguments: Callable[[Plan], list[str]]
@@ -52,6 +52,8 @@ class Job:
     """The folder with the trained weights as safetensors after the job."""
     idle: tuple[str, ...] = ()
     """Features whose targets the job never imports, so that they may be pending in all processes."""
+    uses: tuple[str, ...] = ()
+    """Features of _UNUSED that must be applied."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the job, unless the user has set them."""
     evidence: str = ""
@@ -68,6 +70,10 @@ class Job:
     """The number of key-value heads of the generated model. Tensor parallelism needs one for each NPU."""
     experts: int = 0
     """The experts in each layer of the generated model, which is then a Qwen3-MoE."""
+    architecture: str = ""
+    """The small model of `verl-npu rehearse` that is trained. Empty for the harness's own."""
+    still: str = "$^"
+    """A pattern of the weights that the training does not change."""
     engines: tuple[str, ...] = (SMALL,)
     """The engines of pins.ENGINES that the job supports on virtual NPUs."""
     processes: Callable[[int], int] = lambda npus: npus + 2
@@ -75,6 +81,11 @@ class Job:
     runner."""
 
     @property
+    def pending(self) -> tuple[str, ...]:
+        """The features that may be pending in all processes."""
+        return (*self.idle, *(name for name in _UNUSED if name not in self.uses))
+
+    @property
     def label(self) -> str:
-        """The name of the metric for a person."""
+        """The name of the metric, as a person would write it."""
         return "reward" if self.metric.startswith("critic/") else self.metric.rpartition("/")[2]

@@ -16,7 +16,9 @@ def arguments(plan: Plan) -> list[str]:
     Raise BadInput if there is no checkout, because no wheel has recipes.
     """
     if plan.checkout is None:
-        raise BadInput("--job dapo: no wheel has the recipe. Clone verl at the pin, and give it with --verl PATH")
+        raise BadInput(
+            "--job dapo: no wheel of verl has the recipe. Clone verl at the pin, and give the clone with --verl PATH"
+        )
     # At 796871d7 a reference model over FSDP2 fails on any device: it calls `shard`, which FSDP2 does not have.
     strategy = "fsdp" if plan.pin.name == "796871d7" else "fsdp2"
     tokens = (64 + 16) * grpo.PROMPTS * grpo.ANSWERS // 2 if plan.generated else 8192

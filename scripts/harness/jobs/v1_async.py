@@ -43,7 +43,8 @@ def separate(plan: Plan) -> list[str]:
 
 
 def colocated(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides with both on the same NPUs, which the rollout frees for each step."""
+    """Return the module and the Hydra overrides with trainer and rollout on the same NPUs. The rollout frees the NPUs
+    for each training step."""
     return _over(plan, "colocate_async", {})
 
 

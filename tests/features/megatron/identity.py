@@ -176,6 +176,7 @@ def main() -> None:
     importlib.import_module("mindspeed.megatron_adaptor")
     logging.disable(logging.CRITICAL)
     import verl_npu
+    from verl_npu.features.linear_attention import missing_kernels
     from verl_npu.features.megatron.source import installation
 
     installed = installation()
@@ -192,6 +193,7 @@ def main() -> None:
         "cuda": torch.cuda.is_available(),
         "device": [device.get_device_name(), device.is_cuda_available, device.is_npu_available],
         "lost": forked(lost),
+        "kernels": missing_kernels(),
     }
     print("ANSWER " + json.dumps(head), flush=True)
     for line in sys.stdin:

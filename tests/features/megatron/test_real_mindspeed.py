@@ -129,6 +129,13 @@ def test_a_repatch_loses_none_of_mindspeeds_own_patches(answers) -> None:
     assert answers("import")["lost"] == []
 
 
+def test_a_gated_delta_rule_of_mindspeed_is_named(answers) -> None:
+    answer = answers("import")
+    replaced = "gated_delta_rule.chunk_gated_delta_rule was replaced by the function of mindspeed.core.ssm."
+    # It replaces the function even if flash-linear-attention is not installed. No other revision does.
+    assert (replaced in answer["kernels"]) == (answer["wanted"] == "core_r0.16.0"), answer["kernels"]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_bad_combination_is_refused_and_nothing_has_changed(answers, name: str) -> None:
     answer = answers(name)

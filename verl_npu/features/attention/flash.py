@@ -40,8 +40,8 @@ class AttentionConfig(Protocol):
 
 
 class Model(Protocol):
-    """A model of transformers, or its class. Older versions have the first attribute, and newer versions have the
-    second one."""
+    """A transformers model, or its class. In older versions of transformers, it has the first attribute; in newer
+    versions, the second."""
 
     _supports_flash_attn_2: bool
     _supports_flash_attn: bool
@@ -76,7 +76,8 @@ def admit_flash_attention_in_model_check(
     check_device_map: bool = True,
     hard_check_only: bool = False,
 ) -> Config:
-    """Check that a model class can use flash attention, and enable it in `config` unless `hard_check_only`."""
+    """Check that a model class can use flash attention. Unless `hard_check_only` is true, also enable flash attention
+    in `config`."""
     if not model._supports_flash_attn_2 or not _on_npu():
         return original(model, config, torch_dtype, device_map, check_device_map, hard_check_only)
     if not hard_check_only:

@@ -39,7 +39,8 @@ def with_constant(function: Function, constant: str, ours: str) -> Function:
 
 
 def import_module(name: str, source: str, ours: str) -> ModuleType:
-    """Import the module `name`. Wherever it says `from source import …`, it imports from the module `ours` instead.
+    """Import the module `name`. Wherever its code says `from source import …`, it imports from the module `ours`
+    instead.
 
     If the module is already imported, return it as it is. Raises ApplyError if the module does not import from
     `source`, and ImportError if there is no such module.

@@ -58,7 +58,7 @@ def detect_npu_by_installed_software(available: bool) -> bool:
     retired_by=Never(_SET_ON_IMPORT),
 )
 def deny_cuda_beside_torch_npu(available: bool) -> bool:
-    """Return False in a process with Ascend software, and upstream's value in any other process."""
+    """Return False in a process with Ascend software. In any other process, return upstream's value."""
     return available and not has_ascend_software()
 
 
@@ -107,7 +107,7 @@ def set_npu_in_run_ppo_config(
 
 
 def keep_cpu(original: Callable[[Section], object], config: Section) -> object:
-    """Let upstream set the device, unless the user set it to cpu."""
+    """Let upstream set the device, unless the user set the device to cpu."""
     return None if _is_cpu(config) else original(config)
 
 

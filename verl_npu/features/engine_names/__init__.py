@@ -35,7 +35,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name, and the releases that must have it."""
+    """A name of vLLM or vllm-ascend, and the releases that must have the name."""
 
     title: str
     places: tuple[str, ...]
@@ -82,7 +82,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A name that an installed release must have, but that is missing there or does not accept our arguments."""
+    """A name that an installed release must have, but that the release lacks, or that does not accept our
+    arguments."""
 
     name: Name
     release: str

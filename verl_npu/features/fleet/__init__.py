@@ -143,7 +143,7 @@ def install_hook() -> None:
 
 
 def remove_hook() -> None:
-    """Restore the user's hook. If the user set none, remove ours. A second call does nothing."""
+    """Restore the user's hook. If the user had not set a hook, only remove ours. A second call does nothing."""
     if os.environ.get(HOOK) != _OUR_HOOK:
         return
     del os.environ[HOOK]

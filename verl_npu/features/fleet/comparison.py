@@ -29,7 +29,8 @@ def compare() -> None:
             subject="the processes of this job",
             expected=f"the same patches in all {count + len(reading.missing)} processes",
             found=" | ".join(lines),
-            fix="install the same verl-npu and upstreams on every host and set the same variables",
+            fix="install the same versions of verl-npu and of its upstreams on every host, and set the same "
+            "variables there",
             override=f"{environment.STRICT.name}=0",
         )
     else:

@@ -44,15 +44,16 @@ class LossArguments:
 
 
 def counts_beyond_vocabulary(kernel: object, vocabulary: int) -> bool:
-    """Tell whether upstream's kernel counts columns beyond the vocabulary. It does if no `where` in its source masks
-    them."""
+    """Tell whether upstream's kernel counts columns beyond the vocabulary. The kernel does so if no `where` in its
+    source masks these columns."""
     for _ in range(_MAX_DECORATORS):
         kernel = getattr(kernel, "fn", kernel)
     return vocabulary % PART != 0 and not (isinstance(kernel, FunctionType) and ".where(" in inspect.getsource(kernel))
 
 
 def loss_within_vocabulary(compute: Callable[[LossArguments], Loss], arguments: LossArguments) -> Loss:
-    """Return the fused loss. `compute` is upstream's loss, which is correct only for a vocabulary of whole parts."""
+    """Return the fused loss. `compute` is upstream's loss, which is correct only if the parts into which the kernel
+    divides the vocabulary are all full."""
     import torch
     from torch import distributed
 

@@ -30,12 +30,12 @@ fused_ops = Feature(
 
 
 def upstream_assigns(target: str) -> Probe:
-    """Return the probe that asks whether upstream itself patches `target`, separately from other models."""
+    """Return the probe that asks whether upstream itself patches `target`. Models are asked about separately."""
     return AllOf(UPSTREAM_PATCHES_EACH_MODEL, Assigns(upstreams.NPU_PATCH, target))
 
 
 def modeling(model: str) -> str:
-    """Return the name of a model's module in transformers."""
+    """Return the full name of the transformers module that defines a model."""
     return f"transformers.models.{model}.modeling_{model}"
 
 
@@ -52,7 +52,7 @@ def declare(
     uses: Sequence[str] = (),
     may_use: Sequence[str] = (),
 ) -> None:
-    """Declare the patch `name`, with which calls of `target` go to `implementation`.
+    """Declare the patch `name`, which makes calls of `target` call `implementation` instead.
 
     Without `retired_by`, the patch is retired once upstream patches the same target itself.
     """

@@ -80,10 +80,10 @@ def fused_experts(
 def dense_experts(
     original: Forward, experts: Experts, hidden_states: Tensor, routing_weights: Tensor, router_indices: Tensor
 ) -> Tensor:
-    """Run experts whose weights are stacked in two tensors, as in the Qwen3-VL-MoE of transformers 4.57.
+    """Run experts whose weights are stacked in two tensors, as in Qwen3-VL-MoE in transformers 4.57.
 
-    hidden_states [batch, seqlen, width], routing_weights [tokens, experts], router_indices [tokens, chosen] -> [batch,
-    seqlen, width].
+    hidden_states [batch, seqlen, width], routing_weights [tokens, experts], router_indices [tokens, chosen] ->
+    [batch, seqlen, width].
     """
     from .grouped import has_operators, routed, weights_of_tensors
 
@@ -230,8 +230,8 @@ _APPLY = "verl.workers.engine.fsdp.utils:apply_npu_fsdp_patches"
     undoes=[VISION_BLOCK],
 )
 def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
-    """Apply upstream's patches of the models. If transformers' expert block has another layout, upstream's does not
-    replace it."""
+    """Apply upstream's patches of the models. If transformers' expert block has another layout than upstream's, keep
+    transformers' expert block."""
     module = importlib.import_module(modeling("qwen3_vl_moe"))
     own = module.Qwen3VLMoeTextSparseMoeBlock
     original()

@@ -95,7 +95,8 @@ def refuse_mindspeed_without_its_dependencies() -> None:
     requires=_FEATURES,
 )
 def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, object]) -> None:
-    """Check the overrides of the worker that calls `repatch`, and apply them. Raises JobSettingError or ApplyError."""
+    """Check the overrides of the worker that calls `repatch`, and apply them. Raises JobSettingError if an override is
+    refused, and ApplyError if MindSpeed cannot be patched."""
     checked_repatch(original, args)
 
 

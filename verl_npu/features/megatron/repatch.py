@@ -69,7 +69,8 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 def repatch(request: Request) -> None:
     """Check `request`, and apply it through MindSpeed's own `repatch`. Do nothing if MindSpeed is not installed.
 
-    Raises JobSettingError, ApplyError, or UnavailableError. Then the process is unchanged.
+    Raises JobSettingError if an override is refused, ApplyError if MindSpeed cannot be patched, and UnavailableError
+    if a package is missing. After such an error, the process is as it was before the call.
     """
     refuse_to_go_without_mindspeed(request.worker)
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
@@ -79,9 +80,8 @@ def repatch(request: Request) -> None:
 
 
 def refuse_to_go_without_mindspeed(worker: str) -> None:
-    """Raise UnavailableError if MindSpeed is installed, but could not be imported.
-
-    verl ignores that error, and would train with Megatron as it is.
+    """Raise UnavailableError if MindSpeed is installed but could not be imported. verl ignores the failed import, and
+    would train with an unpatched Megatron.
     """
     from .source import advice, missing_packages, package_folder
 
@@ -92,10 +92,10 @@ def refuse_to_go_without_mindspeed(worker: str) -> None:
     raise UnavailableError(
         subject=worker,
         expected="the installed MindSpeed in this process, because Megatron does not run on NPUs without it",
-        found=f"an import that failed without a word, because {' and '.join(missing)} "
+        found=f"an import of MindSpeed that failed without a message, because {' and '.join(missing)} "
         f"{'is' if len(missing) == 1 else 'are'} not installed"
         if missing
-        else "an import that failed without a word",
+        else "an import of MindSpeed that failed without a message",
         fix=advice(missing) if missing else "run `python -c 'import mindspeed.megatron_adaptor'` to see the error",
         override=OVERRIDE,
     )
@@ -104,7 +104,8 @@ def refuse_to_go_without_mindspeed(worker: str) -> None:
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
     """Check the overrides, and apply them. `original` is MindSpeed's `repatch`, and `overrides` is its argument.
 
-    Raises JobSettingError or ApplyError. Then the process is unchanged.
+    Raises JobSettingError if an override is refused, and ApplyError if MindSpeed cannot be patched. After such an
+    error, the process is as it was before the call.
     """
     global _applied
     from .rules import check
@@ -170,7 +171,7 @@ def _rejection(request: Request, settings: Mapping[str, object], error: Exceptio
             fix += " (megatron.training is in Megatron-LM's source, not in megatron-core)"
     return ApplyError(
         subject=f"{request.worker}: override_transformer_config",
-        found=f"MindSpeed cannot apply the combination {keys}, and verl-npu has undone the changes: "
+        found=f"MindSpeed cannot apply the combination of {keys}, so verl-npu has undone all changes: "
         f"{type(error).__name__}: {error}",
         fix=fix,
         override=OVERRIDE,
@@ -234,7 +235,7 @@ def _refuse_conflicts(
     keys = held or differ
     raise JobSettingError(
         subject=f"{request.worker}: override_transformer_config",
-        expected=f"the values that {first.request.worker} runs with in this process: "
+        expected=f"the values with which {first.request.worker} is running in this process: "
         + ", ".join(f"{key}={theirs.get(key)}" for key in keys),
         found=", ".join(f"{key}={mine.get(key)}" for key in keys),
         fix="set the same values for both workers, or give each worker its own resource pool, because MindSpeed "

@@ -67,7 +67,7 @@ class Engine(enum.Enum):
 
     @property
     def overrides(self) -> str:
-        """The key under which the section has the overrides."""
+        """The key under which the engine's section has the overrides."""
         return "override_transformer_config" if self is Engine.MEGATRON else "mcore_kwargs"
 
 
@@ -84,11 +84,12 @@ class Request:
 
 
 def effective(request: Request) -> dict[str, object]:
-    """Return the overrides of a request, plus those that the documents of verl or MindSpeed require with them.
+    """Return the overrides of a request, together with the overrides that verl's or MindSpeed's documents require in
+    addition.
 
-    Flash attention is added, unless the overrides ask for the batch-invariant version. The size of context parallelism
-    comes from the engine's section. So do the settings that the features mc2 and swapped optimizer read from
-    MindSpeed's arguments.
+    Flash attention is added, unless the overrides ask for the batch-invariant version. The size of context
+    parallelism comes from the engine's section. The settings that the features mc2 and swapped optimizer read from
+    MindSpeed's arguments come from that section, too.
     """
     settings = dict(request.overrides)
     section = {key: value for key, value in request.section.items() if value is not None}
@@ -112,7 +113,7 @@ def _negated(value: object) -> object:
 
 
 def not_judged(request: Request, contract: Contract) -> dict[str, Unexpanded]:
-    """Return the settings that the rules cannot judge, by name.
+    """Return the names of the settings that the rules cannot judge.
 
     These are values that are not yet expanded, and command-line arguments of MindSpeed-LLM and Megatron that no
     contract records.

@@ -87,7 +87,7 @@ def problems(request: Request, contract: Contract) -> Iterator[Finding]:
 
 
 def in_words(problem: Finding) -> str:
-    """Return a problem as one line."""
+    """Describe a problem in one line."""
     return f"{problem.subject}: expected {problem.expected}; found {problem.found}; {problem.fix}"
 
 

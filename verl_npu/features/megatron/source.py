@@ -105,7 +105,7 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
 
 
 def advice(missing: Sequence[str]) -> str:
-    """Return how to install the packages that `missing_packages` found."""
+    """Return a sentence that says how to install the packages that `missing_packages` found."""
     steps = [f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing if name != _ADAPTOR)}"]
     if _ADAPTOR in missing:
         steps = [*(steps if len(missing) > 1 else ()), "install MegatronAdaptor and TransformerEngineNPU"]
@@ -160,7 +160,8 @@ def _active_classes(path: Path) -> list[str]:
             subject=str(path),
             expected="a function create_features_list",
             found="no function of this name",
-            fix="use one of the recorded revisions of MindSpeed, because this one lists its features differently",
+            fix="use one of the recorded revisions of MindSpeed, because this MindSpeed lists its features in "
+            "another way",
         )
     order = []
     for call in _calls(functions["create_features_list"]):
@@ -281,8 +282,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def keys_read(*packages: Path) -> set[str]:
-    """Return the keys that the code in these folders reads from arguments and configurations, wherever these come
-    from."""
+    """Return the keys that the code in these folders reads from any arguments and any configuration."""
     files = (path for package in packages for path in sorted(package.rglob("*.py")))
     keys = {key for path in files for key in _attributes_read(parse(path), _is_holder)}
     return {key for key in keys if key.isidentifier() and not key.startswith("__")}
@@ -322,7 +322,8 @@ def _args_attributes(node: ast.AST) -> set[str]:
 
 
 def process_keys(mindspeed: Path) -> set[str]:
-    """Return the keys that the code which the features import reads from the arguments of the process."""
+    """Return the keys that are read from the arguments of the process. The code that MindSpeed's features import is
+    searched for them."""
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)

@@ -183,7 +183,7 @@ _KERNELS = "verl.utils.kernel.kernels"
     retired_by=Not(Defines(f"{_CALLER}:kernels")),
 )
 def load_triton_kernels_on_first_use() -> None:
-    """Replace the module of the Triton kernels with one that is loaded on first use."""
+    """Replace the module of the Triton kernels with a module that is loaded on first use."""
     spec = None if _KERNELS in sys.modules else importlib.util.find_spec(_KERNELS)
     if spec is None or spec.loader is None:
         return

@@ -47,9 +47,11 @@ def pack(lengths: Sequence[int], budget: int) -> Bins:
 
 
 def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
-    """Return `count` bins within the budget, in which the sums of `weights` are about equal. This is a fast heuristic.
+    """Return `count` bins within the budget, in which the sums of `weights` are about equal. This is a fast
+    heuristic.
 
-    `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError if `check_count` does.
+    `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError in the same cases as
+    `check_count`.
     """
     check_count(count, packed, lengths, budget)
     distributed = _distributed(lengths, budget, count, weights)
@@ -62,8 +64,8 @@ def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -
     if not len(packed) <= count <= len(lengths):
         raise JobSettingError(
             subject="the number of micro-batches on this rank",
-            expected=f"at least {len(packed)} because of the budget of {budget} tokens, and at most {len(lengths)}, "
-            "the number of sequences",
+            expected=f"at least {len(packed)} micro-batches, because of the budget of {budget} tokens, and at most "
+            f"{len(lengths)}, which is the number of sequences",
             found=f"{count}, the largest number among the ranks, rounded up for the virtual pipeline",
             fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
             override="VERL_NPU_TOKEN_BUDGET=0",
@@ -160,14 +162,14 @@ class Demand:
 
     @property
     def least(self) -> int:
-        """The smallest possible number of micro-batches. If a sequence is too long, the mark that tells this to all
-        ranks."""
+        """The smallest possible number of micro-batches. If a sequence is too long, the value is a mark that tells all
+        ranks so."""
         return len(self.packed) if self.fits else _MARK + self.longest
 
     @property
     def allowed(self) -> int:
-        """The budget that upstream gets. It is large enough that upstream reaches the point where the ranks agree on a
-        number."""
+        """The token budget that is passed to upstream. It is so large that upstream always reaches the point where the
+        ranks agree on a number of micro-batches."""
         return max(self.budget, self.longest)
 
     def check_agreed(self, agreed: int, rounded: int) -> None:
@@ -177,8 +179,8 @@ class Demand:
         check_count(rounded, self.packed, self.lengths, self.budget)
 
     def split(self, count: int, weights: Sequence[int]) -> Bins:
-        """Return `count` bins within the budget. Raises JobSettingError if a sequence is too long, or there are too
-        few sequences."""
+        """Return `count` bins within the budget. Raises JobSettingError if a sequence is too long, or if there are
+        fewer sequences than bins."""
         if not self.fits:
             raise self._too_long(self.longest)
         if len(weights) != len(self.lengths):
@@ -199,8 +201,9 @@ class Demand:
             subject=f"micro-batches of at most {self.budget} tokens",
             expected="only sequences that fit the budget",
             found=found or f"a sequence of {length} tokens on another rank",
-            fix="raise the *_max_token_len_per_gpu of this worker (the budget is this setting times the size of "
-            "sequence parallelism), or lower data.max_prompt_length or data.max_response_length",
+            fix="raise the *_max_token_len_per_gpu of this worker (the budget is the value of this setting "
+            "multiplied by the size of sequence parallelism), or lower data.max_prompt_length or "
+            "data.max_response_length",
         )
 
     def _unknown(self, found: str) -> JobSettingError:
@@ -208,7 +211,7 @@ class Demand:
             subject="verl.utils.seqlen_balancing:rearrange_micro_batches",
             expected=f"micro-batches of at most {self.budget} tokens",
             found=found,
-            fix="report this error, because verl-npu does not know how this verl splits batches",
+            fix="report this error, because this verl splits batches in a way that verl-npu does not know",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
 

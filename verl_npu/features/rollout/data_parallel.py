@@ -48,13 +48,14 @@ class Place:
 
     @property
     def first(self) -> int:
-        """In the first engine, the rank that holds the same part of the model. It is the first rank of this rank's
-        data-parallel group."""
+        """The rank of the first engine that holds the same part of the model as this rank. It is the first rank of
+        this rank's data-parallel group."""
         return self.rank - self.engine * self.tensor
 
 
 def variables(place: Place, addresses: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Return vLLM's environment variables for a place. `addresses` has each rank's host and a free port there."""
+    """Return vLLM's environment variables for a place. `addresses` has the host of each rank, and a free port on that
+    host."""
     host, port = addresses[place.first]
     return {
         _SIZE: str(place.data),

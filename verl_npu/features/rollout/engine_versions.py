@@ -41,7 +41,7 @@ def unfit_releases(config: Section) -> Iterator[Finding]:
 
     We import none of them. We look in their source for imports that cannot succeed. A release that neither verl's
     documents nor vllm-ascend's own requirements name is only a warning. If vLLM is not installed, there are no
-    findings, because this host may only start the job.
+    findings, because the job may run on other hosts.
     """
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":

@@ -47,8 +47,8 @@ def wrong_rl_config(config: Section) -> Iterator[Finding]:
 
 
 def enable_rl_mode(config: Section) -> None:
-    """Set `rl_config.enabled` in the engine's additional_config. Leave it alone if the user set it, or if nothing
-    reads it."""
+    """Set `rl_config.enabled` in the engine's additional_config. Do nothing if the user has set it, or if the
+    installed vllm-ascend does not read it."""
     known, asked, mode = _current_settings(config)
     if _SWITCH not in known or asked is None or (mode is not None and _SWITCH in mode):
         return

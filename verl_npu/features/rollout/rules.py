@@ -186,7 +186,7 @@ def _ranks(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.ranks",
             subject=_TENSOR,
-            expected=f"an engine size that divides the job's {nodes * each} NPUs",
+            expected=f"an engine with a number of ranks that divides the job's {nodes * each} NPUs",
             found=f"engines of {size} ranks (tensor_model_parallel_size x pipeline_model_parallel_size)"
             + (f", {shared} of which share a model" if shared > 1 else ""),
             fix="change a parallel size, trainer.nnodes, or trainer.n_gpus_per_node",

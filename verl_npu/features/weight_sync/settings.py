@@ -12,7 +12,7 @@ WAIT_LONGER = f"{environment.WEIGHT_SYNC_TIMEOUT.name}=SECONDS"
 
 
 class Check(str, Enum):
-    """What a sync compares after it has compared names, shapes, and dtypes."""
+    """The comparison that a sync makes after it has compared names, shapes, and dtypes."""
 
     NONE = "none"
     CHECKSUMS = "checksums"

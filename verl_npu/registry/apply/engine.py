@@ -77,12 +77,13 @@ class Registry:
 
     @property
     def features(self) -> Sequence[Feature]:
-        """The features. They are known only after they have been judged."""
+        """The features of this registry. They are known only after their patches have been judged."""
         return self._ledger.features
 
     @property
     def revisions(self) -> Mapping[str, Revision]:
-        """The revision of each upstream, by the upstream's name. Empty unless the registry has begun."""
+        """The revision of each upstream, as a mapping from the upstreams' names. The mapping is empty unless the
+        registry has begun."""
         return {} if self._known is None else self._known.revisions
 
     @property
@@ -125,12 +126,13 @@ class Registry:
         self._ledger.abandon("this process was forked while another thread of its parent was patching")
 
     def status(self) -> dict[str, Verdict]:
-        """Return the state of each patch, by its id. It is read from the live objects."""
+        """Return the state of each patch, as a mapping from patch ids to states. The states are read from the live
+        objects."""
         with self._mutex.lock:
             return {id: self._readback.settled(verdict) for id, verdict in self._ledger.status().items()}
 
     def states(self) -> dict[str, State]:
-        """Return the state of each feature by its name."""
+        """Return the state of each feature, as a mapping from names to states."""
         return self._states(self.status())
 
     def _states(self, status: Mapping[str, Verdict]) -> dict[str, State]:
@@ -223,7 +225,7 @@ class Registry:
         error = DeclarationError(
             subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
             found="this patch is left out, because it was declared after the patches had been judged",
-            fix="declare it in the module of your own feature, to which the entry point leads",
+            fix="declare the patch in the module of your own feature, which your entry point must import",
         )
         if self.policy.strict:
             raise error

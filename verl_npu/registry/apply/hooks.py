@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Inside(threading.local):
-    """Locks by name. A thread takes a lock to mark a function that it is executing and may enter a second time.
+    """A set of locks, each with a name. While a thread executes a function that it may enter a second time, it holds
+    the lock that marks this function.
 
     A `with` statement releases a lock no matter what interrupts it. A flag would stay set if an interruption came
     between setting and clearing it.

@@ -40,7 +40,8 @@ class Ledger:
         return (patch for patch in self.patches() if self.verdicts[patch.id].state in LIVE)
 
     def status(self) -> dict[str, Verdict]:
-        """Return the state of each patch, by its id. It is read from the live objects."""
+        """Return the state of each patch, as a mapping from patch ids to states. The states are read from the live
+        objects."""
         return {patch.id: self._observed(patch) for patch in self.patches()}
 
     # Applying.
@@ -127,7 +128,7 @@ class Ledger:
         if not binding.in_force():
             raise ApplyError(
                 subject=f"patch {binding.patch.id}",
-                found=f"another package guards {binding.patch.target}, which still holds "
+                found=f"another package guards {binding.patch.target}, so that the target still holds "
                 f"{f'{binding.slot.read()!r}'[:200]} after the patch was written",
                 fix="do not load that package in this process",
             )
@@ -234,7 +235,7 @@ class Ledger:
 
     def undoing(self, place: str) -> str:
         """Return the id of our patch that may restore `place` after upstream has assigned it. Return an empty text if
-        there is none."""
+        no patch of ours may do so."""
         places = {target.dotted: patch.id for patch in self.live() for target in patch.undoes}
         return places.get(place, "")
 

@@ -113,7 +113,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
             raise _unexpected(patch, "no such name", f"{value!r}")
         return
     if value is MISSING:
-        raise _unexpected(patch, f"{slot.key} in the own namespace of {slot.owner!r}", "no such name")
+        raise _unexpected(patch, f"the name {slot.key} in the namespace of {slot.owner!r} itself", "no such name")
     plain = type(value) is types.FunctionType or isinstance(value, type)
     if plain and _is_source_definition(value, patch, module):
         # This is the usual case, for which no source needs to be parsed.

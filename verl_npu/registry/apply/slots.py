@@ -187,7 +187,8 @@ def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, k
 def pass_through(made: object, original: object) -> bool:
     """Make a function from `replacement.build` behave like the original, for all code that still holds it.
 
-    This exchanges the function's code, so that it costs nothing until then. Return False if the object has no code.
+    The function's code is exchanged, so that the function costs nothing as long as the patch is in force. Return
+    False if the object has no code.
     """
     function, before = callee(made), callee(original)
     call = getattr(function, "_self_wrapper", None)
@@ -276,8 +277,8 @@ class Binding:
             slot.write(self.after)
 
     def replace_earlier(self) -> None:
-        """Write the new object into the copies that the earlier binding wrote. If this is undone, the copies get the
-        value `before`."""
+        """Write the new object into the copies that the earlier binding wrote. If this write is undone, the copies get
+        the value `before`."""
         if self.earlier is None:
             return
         for slot in [w.slot for w in self.earlier.writes if w.in_force() and w.slot != self.earlier.slot]:

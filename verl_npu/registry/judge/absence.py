@@ -31,7 +31,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A subject that does not exist, and the reason."""
+    """A subject that does not exist, and the reason why it does not exist."""
 
     subject: str
     gone: bool

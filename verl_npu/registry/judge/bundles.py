@@ -77,8 +77,8 @@ def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> Dama
     more = {name: f" and {len(ids) - _SHOWN} more of {name}" * (len(ids) > _SHOWN) for name, ids in by_feature.items()}
     return DamagedError(
         subject=bundle.owner or "this installation",
-        found="some files are probably missing or cut short: these patches are in the locks but not in the code: "
-        + "; ".join(", ".join(ids[:_SHOWN]) + more[name] for name, ids in by_feature.items()),
+        found="some files of the package are probably missing or cut short, because these patches are in the locks "
+        "but not in the code: " + "; ".join(", ".join(ids[:_SHOWN]) + more[name] for name, ids in by_feature.items()),
         fix=f"install {bundle.owner or 'the package'} again; if you added a patch yourself, move the patch and its "
         "lock into your own distribution",
     )

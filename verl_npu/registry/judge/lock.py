@@ -114,7 +114,7 @@ def read_lock(path: Path) -> Lock:
         if versions != (SCHEMA, NORMALISER):
             raise DeclarationError(
                 subject=str(path),
-                expected=f"schema {SCHEMA}, normaliser {NORMALISER}",
+                expected=f"a lock with the schema {SCHEMA} and the normaliser {NORMALISER}",
                 found=f"schema {versions[0]}, normaliser {versions[1]}",
                 fix="write the lock again, or reinstall the package that contains it",
             )

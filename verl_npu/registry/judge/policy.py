@@ -39,7 +39,7 @@ class Policy:
                 near = difflib.get_close_matches(unknown[0], names, n=1)
                 yield SettingError(
                     subject=f"{self.prefix}_{switch}={','.join(sorted(chosen))}",
-                    expected=f"names from {', '.join(names)}, separated by commas",
+                    expected=f"some of the names {', '.join(names)}, separated by commas",
                     found=f"{', '.join(unknown)}, which has no effect",
                     fix=f"did you mean {near[0]}?" if near else "correct the name, or unset the variable",
                 )
@@ -48,10 +48,9 @@ class Policy:
 def settle(
     feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
 ) -> tuple[dict[str, Verdict], DriftError | None]:
-    """Return the verdict on each patch of `feature`, by its id, and an error or None.
-
-    There is an error if the feature is refused because of drift, or if it relies on a patch of upstream's that has no
-    effect.
+    """Return the verdict on each patch of `feature`, as a mapping from patch ids to verdicts, together with an error
+    or None. The error says that the feature is refused because of drift, or that it relies on one of upstream's own
+    patches, which has no effect.
     """
     drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
     refused = bool(drifted) and feature.name not in policy.force

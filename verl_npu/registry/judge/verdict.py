@@ -138,8 +138,8 @@ class Evidence:
 
     @cached_property
     def absence(self) -> Absence | None:
-        """The reason why the target does not exist. For an addition, the reason why its module does not exist. None if
-        it exists."""
+        """The reason why the target or, for an addition, the target's module does not exist. The value is None if the
+        target or the module exists."""
         return self._answers.absence(self.patch.target.module if self.adds else str(self.patch.target))
 
     @cached_property
@@ -149,7 +149,7 @@ class Evidence:
 
     @cached_property
     def is_outside(self) -> bool:
-        """Whether the part of the upstream that should contain the target is not installed."""
+        """Tells whether the part of the upstream that should contain the target is missing from this installation."""
         return not self.tree.has_part(str(self.patch.target), self.known.packages[0])
 
     def ask(self, atom: Atom) -> bool | None:
@@ -181,7 +181,7 @@ class Evidence:
 
     @cached_property
     def seems_native(self) -> bool | None:
-        """Whether upstream has the fix, according to its source. None if the source does not show it."""
+        """Whether upstream has the fix, according to its source. The value is None if the source does not show it."""
         return self.patch.retired_by.answer(self.ask)
 
     @cached_property
@@ -224,8 +224,8 @@ class Evidence:
 
     @cached_property
     def gone(self) -> Sequence[Absence]:
-        """The target, if it is gone, and the subjects of questions, if they are gone and the questions cannot be
-        answered."""
+        """The target, if this tree lacks it, and the subjects of those questions that cannot be answered because this
+        tree lacks their subjects."""
         unanswered = dict.fromkeys(atom.subject for atom in self.patch.atoms() if self.ask(atom) is None)
         found = [self.absence, *map(self._answers.absence, unanswered)]
         return [absence for absence in found if absence is not None and absence.gone]
@@ -242,15 +242,15 @@ class Evidence:
 
     @cached_property
     def unread(self) -> str:
-        """The reason why a question about an existing subject cannot be answered. Empty if all such questions can be
-        answered."""
+        """The reason why a question about an existing subject cannot be answered. The value is empty if all such
+        questions can be answered."""
         unread = (atom.unread(self.tree) for atom in self.patch.retired_by.atoms())
         return "; ".join(dict.fromkeys(filter(None, unread)))
 
     @cached_property
     def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
-        """The first collaborator that is not here as it is at any pin, and what is here instead. None if there is
-        none."""
+        """The first collaborator that this tree does not have in the form that it has at any pin, and what this tree
+        has instead. The value is None if all collaborators are unchanged."""
         return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
     def _changed(self, use: Collaborator) -> Found | None:
@@ -280,7 +280,8 @@ class Evidence:
         return reach(self.patch.target, self.known, self.tree)
 
     def verified(self, reason: str) -> Verdict:
-        """Return the verdict on a patch that fits, with remarks about the sites that use its target."""
+        """Return the verdict on a patch that fits. The verdict includes remarks about the sites that use the patch's
+        target."""
         remarks = list(self.reach.remarks())
         return Verdict(
             State.PENDING,
@@ -303,7 +304,7 @@ class Evidence:
 
     @cached_property
     def alike(self) -> Mapping[str, Record]:
-        """Those records in `needed` that have the same binding and signature as the target here."""
+        """Those records in `needed` that have the same binding and signature as the target in this tree."""
         if self.patch.action is Action.GUARD:
             # A guard runs before the target exists, and does not depend on it.
             return {pin: record for pin, record in self.needed.items() if record.kind == self.observed.kind}

@@ -28,11 +28,11 @@ files which include it override."""
 
 
 def value_of(file: str, key: str, tree: SourceTree) -> str | None:
-    """Return the text after a key. A section has an empty text. If neither the file nor its defaults have the key,
-    return None.
+    """Return the text that follows a key in a YAML file. The text of a section is empty. If neither the file nor its
+    defaults have the key, return None.
 
-    `file` is the path relative to the package's parent folder, such as `pkg/config/main.yaml`. If an option depends on
-    another one, as in `${model_engine}_actor`, the other one is looked up in the same list of defaults.
+    `file` is the path relative to the package's parent folder, such as `pkg/config/main.yaml`. If an option depends
+    on another one, as in `${model_engine}_actor`, the other one is looked up in the same list of defaults.
     """
     waiting: list[Place] = [(file, tuple(key.split(".")), ())]
     seen: list[Place] = []

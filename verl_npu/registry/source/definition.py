@@ -57,8 +57,8 @@ class Line:
 
 
 def outline(nodes: Iterable[ast.AST], depth: int = 0) -> list[Line]:
-    """Return the statements of `nodes` one by one. With them, one revision can be compared with the hashes of
-    another."""
+    """Return the statements of `nodes` one by one, so that one revision can be compared with the hashes of another
+    revision."""
     lines = []
     for node in nodes:
         blocks = {name: getattr(node, name) for name in BLOCKS if isinstance(getattr(node, name, None), list)}
@@ -269,8 +269,8 @@ def _spelling(node: ast.expr) -> str:
 def signature(node: Function, constants: Mapping[str, object] = _NONE) -> str:
     """Return the parameters of `node` by name, kind, and default, for example `(config, *, rank=0, group=...)`.
 
-    A default is shown as `...` unless it is a literal or one of the module's `constants`. How it is written matters
-    only to the fingerprint.
+    A default is shown as `...` unless it is a literal or one of the module's `constants`. The way in which a default
+    is written matters only to the fingerprint.
     """
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]

@@ -213,9 +213,9 @@ def _no_source(path: Path, packages: Sequence[str], found: str) -> SourceError:
 def _unreadable(where: str, found: str) -> SourceError:
     return SourceError(
         subject=where,
-        expected="a readable source file of ordinary size",
+        expected="a source file that can be read and is not too large",
         found=found,
-        fix="give an unchanged checkout or wheel, and check its permissions",
+        fix="give an unchanged checkout or wheel, and check the permissions of this file",
     )
 
 

@@ -43,7 +43,7 @@ class Probe(ABC):
 
 
 class Atom(Probe):
-    """A single question about one subject."""
+    """A question about one subject that is not composed of other questions."""
 
     __slots__ = ()
     target: str
@@ -64,16 +64,16 @@ class Atom(Probe):
         """Tell whether the answer is yes, according to the source. If the subject does not exist, the answer is no."""
 
     def unread(self, tree: SourceTree) -> str:
-        """Return the reason why a no does not count although the subject exists. Return an empty text if the no
-        counts."""
+        """Return the reason why the answer no does not count although the subject exists. Return an empty text if the
+        answer counts."""
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Tell whether a no is proof by itself, because the code could do the thing in only one way."""
+        """Tell whether the answer no is proof by itself, because the code could do the thing in only one way."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Tell whether a yes is proof by itself."""
+        """Tell whether the answer yes is proof by itself."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:
@@ -120,7 +120,8 @@ class IsRemote(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Calls(Atom):
-    """The code calls `function`. In the code, it has that name or a dotted name that ends with it."""
+    """The code calls `function`. In the code, the function has this name, or a dotted name that ends with this
+    name."""
 
     target: str
     function: str

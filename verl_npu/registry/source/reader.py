@@ -81,15 +81,15 @@ class Mark:
 
     @property
     def text(self) -> str:
-        """A description of what the name is bound to."""
+        """A description of the thing to which the name is bound."""
         if isinstance(self.how, Function):
             return " ".join([function_kind(self.how), *map(decoration, self.how.decorator_list)])
         text = self.how if isinstance(self.how, str) else f"assigned {meaning_fingerprint([self.how])[:8]}"
         return f"{text} from outside" if self.outside else text
 
     def concerns(self, path: str) -> bool:
-        """Tell whether this binds `path`. If its own path ends with a star, it binds all direct members of the
-        owner."""
+        """Tell whether this statement binds `path`. If the statement's own path ends with a star, the statement binds
+        all direct members of the owner."""
         owner = self.path.removesuffix("*")
         return self.path == path or (owner != self.path and path.rpartition(".")[0] == owner.removesuffix("."))
 
@@ -152,8 +152,8 @@ class Facts:
         return fingerprint(self.parts)
 
     def ends(self, qualname: str) -> tuple[str, ...]:
-        """Return what `qualname` may be bound to after the import. The classes that contain it are included, unless
-        they are plain."""
+        """Return the things to which `qualname` may be bound after the import. The classes that contain it are
+        included, unless they are plain."""
         parts = qualname.split(".")
         found: list[str] = []
         for length in range(1, len(parts) + 1):
@@ -179,8 +179,8 @@ class Facts:
 
 
 def read_body(subject: str, tree: SourceTree) -> Facts:
-    """Read the code of a target, or of a whole module. If it does not exist, the facts are empty. Raises
-    SourceError."""
+    """Read the code of a target, or of a whole module. If it does not exist, the facts are empty. Raises SourceError
+    if a module cannot be parsed."""
     return tree.recall(("body", subject), partial(_read_body, subject, tree))
 
 
@@ -210,13 +210,14 @@ def _read_body(subject: str, tree: SourceTree) -> Facts:
 
 
 def read_import(module: str, tree: SourceTree) -> Facts:
-    """Read what the import of a module does: to the module's names, and to other packages. Raises SourceError."""
+    """Read what the import of a module does: to the module's names, and to other packages. Raises SourceError if the
+    module cannot be parsed."""
     return tree.recall(("import", module), lambda: _read_import(PatchModule(module), tree, beyond=False))
 
 
 def read_patches(module: PatchModule, tree: SourceTree) -> Facts:
     """Read what a module does when it is imported, and when the functions in its `calls` are called. Raises
-    SourceError."""
+    SourceError if the module cannot be parsed."""
     return tree.recall(("import", module), lambda: _read_import(module, tree, beyond=True))
 
 
@@ -234,7 +235,8 @@ def _read_import(module: PatchModule, tree: SourceTree, *, beyond: bool) -> Fact
 
 
 def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
-    """Return what a name may be bound to after its module was imported. Raises SourceError."""
+    """Return the things to which a name may be bound after its module was imported. Raises SourceError if a module
+    cannot be parsed."""
     key = ("ends", tree.read(target.module), target.qualname)
     try:
         return tree.memory.recall(key, lambda: read_import(target.module, tree).ends(target.qualname))
@@ -276,7 +278,8 @@ def names_in(conditions: Iterable[Written]) -> frozenset[str]:
 
 
 def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
-    """Return the full names of everything that a module imports at any place in its code. Raises SourceError."""
+    """Return the full names of everything that a module imports at any place in its code. Raises SourceError if the
+    module cannot be parsed."""
     data = tree.read(module)
     parsed = tree.parse(module)
     if data is None or parsed is None:
@@ -294,8 +297,8 @@ def imports_by_name(module: str, tree: SourceTree) -> bool:
 
 
 def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return a module in these packages that still imports a lost name, or its module. Return None if there is
-    none."""
+    """Return a module in these packages that still imports a lost name, or its module. Return None if there is no such
+    module."""
     module, _, qualname = subject.partition(":")
     first = qualname.partition(".")[0]
     if tree.read(module) is not None:
@@ -987,7 +990,7 @@ class Reader:
     # Names.
 
     def dotted(self, node: ast.AST, scope: Scope) -> str:
-        """Return the full name of what an expression refers to, as far as the source shows it."""
+        """Return the full name of the thing to which an expression refers, as far as the source shows it."""
         return self._named(node, scope)[0]
 
     def dotted_ways(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[str]:

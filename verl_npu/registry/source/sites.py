@@ -60,8 +60,8 @@ class Site:
 
 
 def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
-    """Return the sites of a target in these packages by `module:qualname`. The site of a module's own code is named
-    `module`."""
+    """Return the sites of a target in these packages, as a mapping from `module:qualname` to the site there. The site
+    of a module's own code is named `module`."""
     found = overrides(target, packages, tree)
     # Search each package by itself, because another one may be missing here.
     for package in _around(target, packages, tree):
@@ -232,7 +232,7 @@ class _Statement:
     conditions: tuple[ast.expr, ...]
 
     def expressions(self) -> Iterator[ast.AST]:
-        """Yield the nodes of the statement. Those of statements inside it are left out."""
+        """Yield the nodes of the statement, without the nodes of the statements inside it."""
         waiting: list[ast.AST] = [self.node]
         while waiting:
             node = waiting.pop()

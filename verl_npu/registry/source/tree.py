@@ -47,17 +47,18 @@ class Target:
 
     @property
     def owner(self) -> str:
-        """The qualified name of the class that contains the target. Empty if the target is directly in its module."""
+        """The qualified name of the class that contains the target. The value is empty if the target is directly in
+        its module."""
         return self.qualname.rpartition(".")[0]
 
     @property
     def name(self) -> str:
-        """The last part of the qualified name."""
+        """The last part of the target's qualified name."""
         return self.qualname.rpartition(".")[2]
 
     @property
     def dotted(self) -> str:
-        """The full name with dots only. It does not show where the name of the module ends."""
+        """The full name of the target, with dots only. This form does not show where the name of the module ends."""
         return f"{self.module}.{self.qualname}"
 
     def __str__(self) -> str:
@@ -153,7 +154,7 @@ class SourceTree:
 
     @property
     def files(self) -> frozenset[str]:
-        """All modules and files that have been read from this tree, or that were looked for."""
+        """All modules and files that have been read from this tree, or for which somebody has looked in this tree."""
         return frozenset(self._bytes)
 
     @property
@@ -280,8 +281,8 @@ class SourceTree:
         return found
 
     def chain(self, target: Target) -> list[Target]:
-        """Return the target. If its module imports it, also return the places that it comes from, as far as this tree
-        has them.
+        """Return the target. If the target's module imports the target, also return the places from which it comes,
+        as far as this tree has them.
 
         Code that has moved is still the target, as long as its old module imports it from the new one.
         """
@@ -295,8 +296,8 @@ class SourceTree:
         return found
 
     def meaning(self, target: Target) -> list[ast.stmt]:
-        """Return all statements that bind the target's name, in its own module and at the places that it is imported
-        from."""
+        """Return all statements that bind the target's name, in the target's own module and at the places from which
+        the module imports it."""
         return [node for one in self.chain(target) for node in self.nodes(one)]
 
     def _package_of(self, module: str, level: int) -> list[str]:
@@ -309,11 +310,17 @@ class SourceTree:
         return parts[: len(parts) - above]
 
     def is_package(self, module: str) -> bool:
-        """Tell whether `module` is a package, that is, a folder of modules with or without an `__init__`."""
+        """Tell whether `module` is a package, that is, a folder of modules with or without an `__init__`.
+
+        Python imports `name.py` in place of a folder `name` that has no `__init__`.
+        """
         if module not in self._packages:
             package, *parts = module.split(".")
             folder = self._folders.get(package)
-            self._packages[module] = folder is not None and folder.entries(*parts) is not None
+            inside = folder.entries(*parts) if folder is not None else None
+            beside = folder.entries(*parts[:-1]) if folder is not None and inside is not None and parts else None
+            hidden = f"{parts[-1]}.py" in beside if beside is not None else False
+            self._packages[module] = inside is not None and ("__init__.py" in inside or not hidden)
         return self._packages[module]
 
     def is_compiled(self, module: str) -> bool:
@@ -389,8 +396,8 @@ class SourceTree:
             raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
-        """Return the fingerprint of `target` in which mere wording does not matter. Return an empty text if it does
-        not exist."""
+        """Return a fingerprint of `target` in which mere wording does not matter. Return an empty text if the target
+        does not exist."""
         nodes = self.nodes(target)
         return meaning_fingerprint(nodes) if nodes else ""
 
@@ -420,7 +427,7 @@ def unparsable(module: str, error: Exception) -> SourceError:
         subject=module,
         expected="Python source that this interpreter can parse",
         found=str(error) or type(error).__name__,
-        fix="use the Python version that the upstream asks for",
+        fix="use a Python version that the upstream supports",
     )
 
 

@@ -37,10 +37,8 @@ _NOTHING = Found("", False)
 
 
 def find(use: Collaborator, tree: SourceTree) -> Found:
-    """Look up a collaborator in its places. Return the first result that fits, or else the first result that is not
-    empty.
-
-    Raises SourceError.
+    """Look up a collaborator in its places. Return the first result that fits or, if none fits, the first result that
+    is not empty. Raises SourceError if a module cannot be parsed.
     """
     found = [_setting(place, tree) if isinstance(place, Setting) else _name(place, tree) for place in use.places]
     fitting = (one for one in found if one.fits)

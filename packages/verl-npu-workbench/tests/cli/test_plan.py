@@ -14,7 +14,7 @@ from .conftest import Run
     [
         (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths replaces --prompt-length,"),
         (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths replaces --prompt-length,"),
-        (("--spread", "0.5"), "--spread needs a mean: give the mean as --response-length"),
+        (("--spread", "0.5"), "--spread needs the mean length of the responses: give the mean with --response-length"),
     ],
 )
 def test_lengths_are_given_in_one_way(run: Run, options: tuple[str, ...], said: str) -> None:

@@ -89,7 +89,7 @@ def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:
 def test_neither_script_nor_command_is_one_line(run: Run) -> None:
     status, output = run("rehearse")
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "give a launch script, or a trainer's command after --" in output
+    assert "neither a launch script nor a trainer's command after -- was given" in output
 
 
 def test_a_command_that_starts_nothing_is_one_line(run: Run) -> None:
@@ -114,7 +114,7 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
     monkeypatch.setattr("verl_npu.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
     status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected verl of the pin v0.7.1" in output
+    assert "expected verl at the pin v0.7.1" in output
     assert "nearest to the pin v0.6.1" in output
 
 
@@ -395,4 +395,4 @@ def test_the_source_tree_is_named_alike_in_all_commands(run: Run, command: str, 
     words = ["python3", "-m", "verl.trainer.none", "a=1", "b=2", "c=3"]
     status, output = run(command, "--unconfined", option, str(tmp_path), "--", *words)
     assert status == 2
-    assert f"not found in {tmp_path} and not installed" in output
+    assert f"the trainer is neither in {tmp_path} nor installed" in output

@@ -48,7 +48,7 @@ def test_the_published_images_versions_are_those_of_its_document(run: Run) -> No
         (["--for", "image"], "Missing option '--pin'"),
         (
             ["--pin", "v0.8.0", "--npu", "a5"],
-            "expected a pin whose documents cover this NPU: v0.9.0, v0.9.1, 1dda039b",
+            "expected one of the pins whose documents cover this NPU: v0.9.0, v0.9.1, 1dda039b",
         ),
     ],
 )

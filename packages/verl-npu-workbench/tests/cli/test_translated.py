@@ -117,7 +117,7 @@ def test_a_rule_says_in_chinese_what_the_log_says(tmp_path: Path, monkeypatch: p
     )
     result = CliRunner().invoke(main, ["doctor", "--log", str(log)], env={"LANG": "zh_CN.UTF-8", "COLUMNS": "100"})
     assert result.output.startswith("cause：原因已知\n")
-    assert "含义：一个算子在 NPU 上找不到用作工作区的内存（2.00 GiB）。" in result.output
+    assert "含义：一个算子在 NPU 上申请不到 workspace 所需的显存（2.00 GiB）。" in result.output
     assert json.loads(
         CliRunner().invoke(main, ["doctor", "--log", str(log), "--json"], env={"LANG": "zh_CN.UTF-8"}).output
     )["root"]["means"].startswith("an operator found no memory")

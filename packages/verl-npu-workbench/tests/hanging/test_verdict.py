@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from verl_npu_workbench import translations  # noqa: F401 - importing it registers the catalogue
 from verl_npu_workbench.hanging.doing import Kind
 from verl_npu_workbench.hanging.looking import Member
 from verl_npu_workbench.hanging.verdict import Verdict, judge

@@ -13,7 +13,7 @@ import pytest
 from verl_npu_workbench.jobs import job
 from verl_npu_workbench.jobs.confined import sandbox_of, script_paths
 from verl_npu_workbench.jobs.job import compose
-from verl_npu_workbench.jobs.rules import Script
+from verl_npu_workbench.jobs.script import Script
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.jobs.trainer import Trainer
 from verl_npu_workbench.sandbox import Limits

@@ -72,6 +72,13 @@ def test_what_hydra_refuses_is_one_line_that_names_it(tree: Path, override: str,
     assert "\n" not in str(error.value)
 
 
+def test_a_configuration_in_a_package_that_is_not_here_is_not_judged(tree: Path) -> None:
+    """The package may be installed where the job runs."""
+    with pytest.raises(JobSettingError, match=r"no package elsewhere\.config, which hydra") as error:
+        compose(trainer(tree, "actor=none", "hydra.searchpath=[pkg://elsewhere.config]"), tree)
+    assert error.value.subject == "the configuration of verl.trainer.main_small"
+
+
 def test_a_dollar_that_is_missing_shows_in_the_settings(tree: Path) -> None:
     """`nnodes={NNODES:-1}` is a dictionary to Hydra."""
     values = compose(trainer(tree, "trainer.nnodes={NNODES:-1}"), tree).settings.values
@@ -172,7 +179,7 @@ def test_an_installed_trainer_is_found_if_the_tree_has_none(tree: Path, monkeypa
 
 @pytest.mark.parametrize("module", ["verl.trainer.none", "no_such_package.main", "none.py", ".x", ".", "verl/trainer"])
 def test_a_trainer_that_is_nowhere_is_one_line(tree: Path, module: str) -> None:
-    with pytest.raises(JobSettingError, match=r"not found in .* and not installed"):
+    with pytest.raises(JobSettingError, match=r"the trainer is neither in .* nor installed"):
         entry_of(trainer(tree, module=module), tree)
 
 
@@ -200,3 +207,13 @@ def test_a_configuration_that_takes_forever_is_given_up(tree: Path, monkeypatch:
     monkeypatch.setattr(job, "_LIMITS", Limits(0.01))
     with pytest.raises(JobSettingError, match="still running after"):
         compose(trainer(tree), tree)
+
+
+def test_a_configuration_in_verl_is_found_without_what_verl_imports(tree: Path) -> None:
+    (tree / "verl" / "__init__.py").write_text("import not_installed_here\n")
+    (tree / "verl" / "trainer" / "config" / "__init__.py").touch()
+    own = tree / "recipe" / "config"
+    own.mkdir(parents=True)
+    (own / "own.yaml").write_text("hydra:\n  searchpath: ['pkg://verl.trainer.config']\ndefaults: [main]\n")
+    found = compose(trainer(tree, options=(f"--config-path={own}", "--config-name=own")), tree)
+    assert found.settings.values["data.train_batch_size"] == 1024

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 from verl_npu_workbench.jobs.levers import LEVERS, advice
-from verl_npu_workbench.jobs.rules import Script, findings
+from verl_npu_workbench.jobs.rules import findings
+from verl_npu_workbench.jobs.script import Script
 from verl_npu_workbench.jobs.settings import Settings
 
 from verl_npu.findings import Severity

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.jobs.rules import RULES, Script, findings
+from verl_npu_workbench.jobs.rules import RULES, findings
+from verl_npu_workbench.jobs.script import Script
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.jobs.trainer import Trainer
 
@@ -236,7 +237,6 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "parallel-sizes",
         True,
     ),
-    "a rollout": (script({f"{ROLLOUT}.tensor_model_parallel_size": 3}), "parallel-sizes", True),
     "a rollout of its own": (script({"rollout.n_gpus_per_node": 2, "rollout.nnodes": 1}), "parallel-sizes", True),
     "a variable that is not exported": (script(text="HCCL_CONNECT_TIMEOUT=900\n"), "exports", False),
     "a variable that a cluster does not get": (script(exports={"VLLM_USE_V1": "1"}, runtime={}), "exports", False),
@@ -254,11 +254,6 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
     ),
     "the same in fine-tuning": (script({"model.use_liger": True}, pin="v0.7.1"), "liger-kernel", False),
     "a file that is not here": (script({"data.train_files": ["/none/a", "/none/b"]}), "files", False),
-    "engines that do not divide the NPUs": (
-        script({f"{ROLLOUT}.pipeline_model_parallel_size": 3}),
-        "rollout.ranks",
-        True,
-    ),
     "weights in a format that garbles them": (
         script(exports={"VLLM_ASCEND_ENABLE_NZ": "1"}),
         "required-variables",
@@ -448,7 +443,7 @@ def test_the_fused_loss_without_kernels_is_no_finding() -> None:
 
 
 def test_refusals_come_first() -> None:
-    both = script({f"{ROLLOUT}.tensor_model_parallel_size": 3}, overrides=("a.b=1", "a.b=2"))
+    both = script({f"{ACTOR}.ulysses_sequence_parallel_size": 3}, overrides=("a.b=1", "a.b=2"))
     assert found(both) == [("parallel-sizes", True), ("shadowed", False)]
 
 

@@ -136,6 +136,38 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "validation",
         "you must enable `use_remove_padding`",
     ),
+    "a field that an actor lacks": (
+        {f"{ACTOR}.clip_high": 0.28},
+        "validation",
+        "unexpected keyword argument 'clip_high'",
+    ),
+    "a field that a part of an actor lacks": (
+        {f"{ACTOR}.fsdp_config.cpu_offload": True},
+        "validation",
+        "unexpected keyword argument 'cpu_offload'",
+    ),
+    "a format of tools misspelt": (
+        {f"{ROLLOUT}.agent.default_agent_loop": "tool_agent", f"{ROLLOUT}.multi_turn.format": "hermess"},
+        "choices",
+        "Unknown tool parser: hermess",
+    ),
+    "a rollout that does not divide the NPUs": (
+        {f"{ROLLOUT}.tensor_model_parallel_size": 3},
+        "validation",
+        "is not divisible by",
+    ),
+    "a checkpoint to continue from that is not named": (
+        {"trainer.resume_mode": "resume_path"},
+        "validation",
+        "resume ckpt must be str type",
+    ),
+    "a checkpoint that is none of a step": (
+        {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/checkpoints/actor"},
+        "validation",
+        "resume ckpt must specify the global_steps",
+    ),
+    "a field that a model lacks": ({f"{MODEL}.gradient_checkpoint": True}, "validation", "'gradient_checkpoint'"),
+    "a rate of an estimator that is a word": ({"algorithm.gamma": "one"}, "empty", "the text 'one'"),
     "micro-batches that do not divide a rank's share": (
         {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5},
         "batches",
@@ -193,6 +225,19 @@ def test_a_strategy_is_refused_where_the_program_chooses_its_workers_by_it(
     chooses = b"actor.strategy in" in (upstream[0].read("verl.trainer.main_ppo") or b"")
     assert bool(found(upstream, {f"{ACTOR}.strategy": "fsdp3"})) is chooses
     assert found(upstream, {f"{ACTOR}.strategy": "fsdp2"}) == []
+
+
+def test_a_checkpoint_engine_is_looked_up_where_verl_registers_them(
+    upstream: tuple[SourceTree, dict[str, object]],
+) -> None:
+    key = f"{ROLLOUT}.checkpoint_engine"
+    if f"{key}.backend" not in upstream[1]:
+        pytest.skip("this verl has no checkpoint engines")
+    (finding,) = found(upstream, {f"{key}.backend": "hcll"})
+    assert (finding.code, finding.refused) == ("choices", True)
+    assert "Checkpoint engine hcll not registered" in str(finding)
+    assert found(upstream, {f"{key}.backend": "kimi_ckpt_engine"}) == []
+    assert found(upstream, {f"{key}.backend": "mine", f"{key}.custom_backend_module": "my.engines"}) == []
 
 
 def test_a_recipe_that_does_not_validate_is_warned(upstream: tuple[SourceTree, dict[str, object]]) -> None:

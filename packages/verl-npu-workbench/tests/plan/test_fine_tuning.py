@@ -177,7 +177,9 @@ def test_ranks_that_do_not_divide_a_step_are_one_line(divide: Divide) -> None:
 
 
 def test_parallel_sizes_that_do_not_divide_the_npus_are_one_line(divide: Divide) -> None:
-    with pytest.raises(PlanError, match=r"a product that divides 8 NPUs \(--nnodes x --nproc_per_node of torchrun\)"):
+    with pytest.raises(
+        PlanError, match=r"whose product divides the number of NPUs, 8 \(--nnodes x --nproc_per_node of torchrun\)"
+    ):
         divide(ulysses_sequence_parallel_size=3)
 
 

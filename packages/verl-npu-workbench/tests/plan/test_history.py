@@ -44,16 +44,17 @@ def steps(planned) -> Callable[..., list[Step]]:
     """Return a function that plans a range. The update takes as many GiB as the worker's file says, of which the
     optimizer's state is always one."""
 
-    def plan(tree: Path, imports: bool = True) -> Planned:
+    def plan(tree: Path, shell: tuple[str, ...], imports: bool = True) -> Planned:
         text = (tree / READ).read_text()
         if not text.isdigit():
             raise PlanError(subject=READ, expected="a number", found=text, fix="")
         made = planned({"update actor": float(text)}, state=1.0)
         outcome = dataclasses.replace(made.outcomes[0], read=[READ] if imports else [])
-        return dataclasses.replace(made, outcomes=(outcome,))
+        trainer = dataclasses.replace(made.trainer, shell_files=tuple(tree / name for name in shell))
+        return dataclasses.replace(made, trainer=trainer, outcomes=(outcome,))
 
-    def found(clone: Path, commits: str, reads: tuple[str, ...] = (), imports: bool = True) -> list[Step]:
-        return list(history(clone, commits, lambda tree: plan(tree, imports), reads))
+    def found(clone: Path, commits: str, shell: tuple[str, ...] = (), imports: bool = True) -> list[Step]:
+        return list(history(clone, commits, lambda tree: plan(tree, shell, imports)))
 
     return found
 
@@ -73,9 +74,10 @@ def test_a_commit_that_changes_no_file_of_the_job_is_not_planned(clone, steps) -
     assert not any(each.moves for each in found)
 
 
-def test_the_script_of_the_clone_counts_as_read(clone, steps) -> None:
-    found = steps(clone({READ: "3"}, {"run.sh": "x"}), "c0..c1", reads=("run.sh",))
-    assert [each.planned for each in found] == [True, True]
+def test_the_shell_files_of_the_script_count_as_read(clone, steps) -> None:
+    made = clone({READ: "3"}, {"env/common.sh": "x"}, {"env/other.sh": "x"})
+    found = steps(made, "c0..c2", shell=("../elsewhere.sh", "env/common.sh"))
+    assert [each.planned for each in found] == [True, True, False]
 
 
 def test_after_a_commit_without_a_plan_the_next_one_is_planned_and_compared_with_the_last_plan(clone, steps) -> None:

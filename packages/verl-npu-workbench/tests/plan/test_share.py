@@ -72,7 +72,10 @@ def test_a_pipeline_has_a_rank_of_each_kind(settings) -> None:
 
 
 def test_sizes_that_do_not_divide_the_npus_are_one_line(settings) -> None:
-    with pytest.raises(PlanError, match=r"the parallel sizes: expected a product that divides 8 NPUs .*; found 3"):
+    with pytest.raises(
+        PlanError,
+        match=r"the parallel sizes: expected parallel sizes whose product divides the number of NPUs, 8 .*; found 3",
+    ):
         share_of(settings(**{f"{ACTOR}ulysses_sequence_parallel_size": 3}))
 
 

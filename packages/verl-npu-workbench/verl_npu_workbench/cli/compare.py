@@ -57,22 +57,24 @@ _SHOWN = 10
 @click.option(
     "--baseline",
     metavar="NAME",
-    help="Compare with published figures instead of with REFERENCE_LOG. --list-baselines lists the names.",
+    help="Compare NPU_LOG with the published figures of this name instead of with REFERENCE_LOG. --list-baselines "
+    "lists the names.",
 )
-@click.option("--list-baselines", is_flag=True, help="List the published figures and exit.")
+@click.option("--list-baselines", is_flag=True, help="List the published figures for --baseline, and exit.")
 @click.option(
     "--standard",
     "standards",
     multiple=True,
     type=click.Choice(STANDARDS),
-    help="The standard that decides the verdict; may be repeated [default: parity, or regression with --baseline].",
+    help="The standard that decides the verdict. The option may be repeated. [default: parity; with --baseline: "
+    "regression]",
 )
 @click.option(
     "--merged",
     metavar="MODEL",
     type=click.Path(path_type=Path),
     help=(
-        "Compare this merged model with the checkpoint that it was made from. Give the checkpoint's folder in place "
+        "Compare this merged model with the checkpoint from which it was made. Give the checkpoint's folder in place "
         "of NPU_LOG."
     ),
 )
@@ -85,13 +87,15 @@ _SHOWN = 10
 )
 @verl_option
 @unconfined_option
-@click.option("--architecture", default="", help="With --layers: the model's type, if its path does not tell it.")
+@click.option(
+    "--architecture", default="", help="With --layers: the model's architecture, if the model's path does not show it."
+)
 @json_option()
 @click.option(
     "--png",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Save a plot of the curves, or with --layers of the error by layer, to this PNG file.",
+    help="Save a plot to this PNG file: the curves of both trainings or, with --layers, the error of each layer.",
 )
 @html_option
 def compare(
@@ -109,25 +113,27 @@ def compare(
     png: Path | None,
     html: Path | None,
 ) -> None:
-    """Compare trainings, a merged model, or a trainer with its engine.
+    """Compare two trainings, a merged model with its checkpoint, or a trainer with its engine.
 
     A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
-    standard input. Steps are matched by their numbers; at least four must match. The standard `parity` compares an NPU
-    with a GPU: the mean error may be at most 4 % for the reward and at most 2 % for the SFT loss. The standard
-    `regression` compares an NPU with an earlier run: memory, throughput, step time, reward, and the difference between
-    rollout and trainer. The results of both standards are always shown. If the logs lack the values of a criterion, it
-    does not count as passed.
+    standard input. The command compares the steps that both logs have; at least four are needed. The standard
+    `parity` compares a training on NPUs with a training on GPUs: the mean error may be at most 4 % for the reward and
+    at most 2 % for the SFT loss. The standard `regression` compares a training on NPUs with an earlier run: memory,
+    throughput, step time, reward, and the difference between rollout and trainer. The command always shows the
+    results of both standards. A criterion whose values are missing in the logs does not count as passed.
 
     --merged compares the output of `python -m verl.model_merger merge` with the shards of the FSDP, FSDP2, or Megatron
-    checkpoint, bit for bit. The checkpoint is the folder that --local_dir named.
+    checkpoint, bit for bit. The checkpoint is the folder that was given to the merger as --local_dir.
 
     --layers answers a few prompts with the rollout engine of a launch script, and computes the same tokens with the
     trainer's model. Each operator of both sides is compared with transformers in float64 on the CPU, from the same
-    inputs. The first operator whose error is larger than rounding is named, with its cause if one explains the error.
-    If the model's weights are not on this machine, a small random model of its architecture is used.
+    inputs. The command names the first operator whose error is larger than rounding and, if it finds one, the cause
+    of the error. If the model's weights are not on this machine, the command uses a small random model of the same
+    architecture.
 
-    Exit status: 0 within the limits, or the model is equal, 1 outside the limits, or the model or an operator differs,
-    2 the logs do not show enough, or a log or a checkpoint cannot be read.
+    Exit status: 0 if all differences are within the limits, or if the merged model is equal; 1 if a difference is
+    outside its limit, or if the merged model or an operator differs; 2 if the logs do not show enough, or if a log or
+    a checkpoint cannot be read.
     """
     of_logs = ("baseline", "standards", "html")
     of_layers = ("verl", "unconfined", "architecture")
@@ -146,10 +152,10 @@ def compare(
     if isinstance(reference, Baseline) and ("parity" in standards or png):
         raise SourceError(
             subject=f"--baseline {reference.name}",
-            found=_("published figures have no steps, so {option} cannot be used").format(
+            found=_("{option} needs the values of each step, and published figures do not have them").format(
                 option="--png" if "parity" not in standards else "--standard parity"
             ),
-            fix=_("give a reference log instead, or remove the option"),
+            fix=_("give a reference log instead of --baseline, or remove the option"),
         )
     made = compare_logs(
         npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
@@ -281,8 +287,8 @@ def _sides(
     if published is None:
         raise SourceError(
             subject=f"--baseline {baseline}",
-            expected=_("one of {baselines}").format(baselines=_(", ").join(BASELINES)),
-            found=_("another name"),
+            expected=_("one of the names {baselines}").format(baselines=_(", ").join(BASELINES)),
+            found=_("a name that is not among them"),
             fix=_("see verl-npu compare --list-baselines"),
         )
     return read(npu_log), published
@@ -299,8 +305,8 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
         if not made.pairs and option == "--png":
             raise SourceError(
                 subject=option,
-                found=_("no metric is in both logs at the same step"),
-                fix=_("remove the option, or give logs with common steps"),
+                found=_("the two logs have no metric at the same step"),
+                fix=_("remove the option, or give two logs that have some steps in common"),
             )
         try:
             if option == "--png":

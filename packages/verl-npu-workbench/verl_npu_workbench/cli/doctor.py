@@ -56,35 +56,43 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     default=Level.STATIC.value,
     show_default=True,
     help=(
-        "How thoroughly to check. With import, the packages are imported, too. With device, each NPU also computes, "
-        "and a value is summed over all NPUs."
+        "How thoroughly to check. `static` reads files. `import` also imports the packages. `device` also lets each "
+        "NPU compute, and sums a value over all NPUs."
     ),
 )
 @click.option(
     "--pin",
     type=click.Choice([*PINS]),
-    help="Check the environment for this version of verl [default: the installed one].",
+    help="Check whether the environment suits this version of verl [default: the installed version].",
 )
-@click.option("--only", metavar="NAME,…", default="", help="Check only these subjects, for example torch,torch_npu.")
+@click.option(
+    "--only",
+    metavar="NAME,…",
+    default="",
+    help="Check only these subjects, separated by commas, for example torch,torch_npu.",
+)
 @click.option("--cluster", "everywhere", is_flag=True, help="Examine every node of the running Ray cluster.")
 @click.option(
     "--log",
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed. PATH is the job's log, a folder of Ray or CANN logs, or - for standard input. This "
-    "option may be repeated.",
+    help="Say why a job failed. PATH is the job's log, a folder with the logs of Ray or CANN, or - for standard "
+    "input. The option may be repeated.",
 )
 @click.option(
     "--hang",
     metavar="[JOB]",
     is_flag=False,
     flag_value="",
-    help="Say whether a running job hangs, and in which process. JOB is the id of a Ray job or of a process; leave it "
-    "out if only one job runs.",
+    help="Say whether a running job hangs, and in which process. JOB is the id of a Ray job or of a process. You "
+    "can leave JOB out if only one job is running.",
 )
 @click.option(
-    "--report", "as_report", is_flag=True, help="Print one text for an issue, with everything about the problem."
+    "--report",
+    "as_report",
+    is_flag=True,
+    help="Print one text to paste into an issue, with all information about the problem.",
 )
 @click.option(
     "--manifests",
@@ -94,7 +102,7 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="With --report: write the report to this file."
 )
-@json_option("Print the result as JSON; a finding has name, verdict, found, needed, why, and fix.")
+@json_option("Print the result as JSON. Each finding has the keys name, verdict, found, needed, why, and fix.")
 def doctor(
     level: str,
     pin: str | None,
@@ -107,19 +115,21 @@ def doctor(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what is wrong here or in a job's log, and how to fix it.
+    """Say what is wrong with this environment or with a job, and how to fix it.
 
-    The environment is compared with the documents of your verl. A difference that is known to make jobs fail is an
-    error; any other difference is a warning. The level `static` imports none of your packages.
+    The command compares the environment with the documents of your verl. A difference that is known to make jobs fail
+    is an error; any other difference is a warning. With --level static, which is the default, the command imports
+    none of your packages.
 
-    With --report, the command prints one text to paste into an issue: the problems found here, the variables that a
-    job reads, the states of verl-npu's features, and for each log the result of --log, the end of the log, and the
-    lines around the errors in it. Recognizable keys, passwords, addresses, and names are removed. Read the text before
-    you send it.
+    With --report, the command prints one text to paste into an issue: the problems found here, the environment
+    variables that a job reads, the states of verl-npu's features, and, for each log, the result of --log, the end of
+    the log, and the lines around its errors. Keys, passwords, addresses, and names are removed if the command
+    recognizes them. Read the text before you send it.
 
-    Exit status: 0 no error, 1 an error, or the nodes differ, 2 nothing could be judged; warnings do not change the
-    status. With --log: 0 the training finished or still runs, 1 the log has an error or just stops, 2 a log cannot be
-    read. With --hang: 0 the job works or is idle, 1 the job hangs or stands still, 2 the job cannot be inspected.
+    Exit status: 0 if there is no error; 1 if there is an error, or if the nodes differ; 2 if nothing could be judged.
+    Warnings do not change the status. With --log: 0 if the training finished or is still running; 1 if the log has an
+    error, or ends without a result; 2 if a log cannot be read. With --hang: 0 if the job is making progress or is
+    idle; 1 if the job makes no progress; 2 if the job cannot be inspected.
     """
     if (manifests is not None or output is not None) and not as_report:
         raise click.UsageError(_("--manifests and --output need --report"))

@@ -71,31 +71,44 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 @click.option(
     "--launches",
     type=click.Path(path_type=Path),
-    help="Judge the kernel launches that this file records, instead of a target.",
+    help="Judge the kernel launches that are recorded in this file, instead of the kernels of TARGET.",
 )
-@soc_option("The NPU to compile for.")
+@soc_option("The kind of NPU for which the kernels are compiled.")
 @click.option(
-    "--only", metavar="PATTERN", multiple=True, help="Judge only kernels with this name (* and ? as in a shell)."
+    "--only",
+    metavar="PATTERN",
+    multiple=True,
+    help="Judge only the kernels with this name. The name may contain * and ?, as in a shell.",
 )
 @click.option("--compiler", type=click.Choice(_BACKS), default=_BACKS[0], show_default=True,
-              help="The releases of triton-ascend and ascendnpu-ir.")  # fmt: skip
+              help="The releases of triton-ascend and ascendnpu-ir to compile with.")  # fmt: skip
 @click.option(
-    "--python", metavar="PATH", default="", help="The path of the Python 3.10 or 3.11 that runs triton-ascend."
+    "--python", metavar="PATH", default="", help="The path of a Python 3.10 or 3.11 to run triton-ascend with."
 )
 @click.option(
     "--wheels",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A folder with the compiler's wheels, for a machine without a network.",
+    help="Install the compiler from the wheels in this folder, on a machine without a network.",
 )
-@click.option("--timeout", type=click.FloatRange(1), default=120.0, show_default=True, help="Seconds for each kernel.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=120.0,
+    show_default=True,
+    help="The time limit for each kernel, in seconds.",
+)
 @click.option(
     "--configs",
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="The number of configurations to try for each kernel.",
+    help="The largest number of configurations to try for each kernel.",
 )
-@click.option("--fit", is_flag=True, help="Search for smaller blocks for kernels that overflow: up to 40 tries each.")
+@click.option(
+    "--fit",
+    is_flag=True,
+    help="For each kernel that overflows, search for smaller block sizes that fit, with up to 40 tries.",
+)
 @click.option(
     "--jobs",
     type=click.IntRange(1, 64),
@@ -103,7 +116,9 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
     show_default=True,
     help="The number of kernels to compile in parallel.",
 )
-@click.option("--fresh", is_flag=True, help="Recompile the kernels that were judged earlier.")
+@click.option(
+    "--fresh", is_flag=True, help="Compile all kernels again, even those with a verdict from an earlier run."
+)
 @unconfined_option
 @json_option()
 @click.pass_context
@@ -124,23 +139,23 @@ def kernels(
     unconfined: bool,
     as_json: bool,
 ) -> None:
-    """Say whether Ascend's compiler accepts each Triton kernel.
+    """Say, for each Triton kernel, whether Ascend's compiler accepts it.
 
     The command needs no NPU and no CANN. TARGET is an installed module or package, a Python file, a folder, or a
-    wheel. The command neither imports nor installs TARGET. pip downloads the compiler (triton-ascend and ascendnpu-ir)
-    once, into a folder of its own, away from your packages. Each kernel is compiled in its own process, in a sandbox.
-    The command guesses the kernel's arguments from its source.
+    wheel. The command neither imports nor installs TARGET. On first use, pip downloads the compiler (triton-ascend
+    and ascendnpu-ir) into a separate folder, away from your packages. Each kernel is compiled in a separate process,
+    in a sandbox. The command guesses a kernel's arguments from the kernel's source.
 
-    With --fit, the command tries smaller blocks for a kernel that overflows. It starts close to the author's block
-    sizes and halves them step by step.
+    With --fit, the command tries smaller block sizes for each kernel that overflows. It starts close to the author's
+    block sizes and halves them step by step.
 
-    With COMMAND, a program runs on virtual NPUs, and each of its kernel launches is judged with its real arguments.
-    --launches judges launches that a program recorded earlier. To record launches, run the program with
-    VIRTUAL_ASCEND=1, and with VERL_NPU_KERNEL_LAUNCHES set to the file.
+    With COMMAND, the command runs this program on virtual NPUs, and judges each kernel launch of the program with its
+    real arguments. With --launches, it judges launches that a program recorded earlier. To record launches, run the
+    program with VIRTUAL_ASCEND=1, and with VERL_NPU_KERNEL_LAUNCHES set to the file.
 
-    An overflow with guessed arguments is reported as *may overflow*, which is a warning.
+    If a kernel overflows with guessed arguments, its verdict is *may overflow*, which is only a warning.
 
-    Exit status: 0 no kernel fails, 1 at least one fails, 2 nothing could be judged.
+    Exit status: 0 if no kernel fails; 1 if at least one kernel fails; 2 if nothing could be judged.
     """
     command: tuple[str, ...] = context.meta.get(_COMMAND, ())
     if sum(map(bool, (target, launches, command))) != 1:
@@ -191,7 +206,8 @@ def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) ->
 
 
 def show(result: report.Report) -> None:
-    """Print each kernel's verdict, the counts, and what the verdicts do not show."""
+    """Print the verdict on each kernel, the number of kernels with each verdict, and a remark about what verdicts do
+    not show."""
     of = result.request
     terminal.echo(
         _("{soc}, {compiler}; SIMULATED: no NPU and no CANN").format(soc=of.soc.value, compiler=of.toolchain.id)

@@ -40,37 +40,57 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
 @click.option(
     "--head", metavar="HOST", default="", help="The machine that runs the job [default: the first of --hosts]."
 )
-@click.option("--hosts", metavar="A,B,…", default="", help="The machines, by name or address.")
+@click.option(
+    "--hosts", metavar="A,B,…", default="", help="The names or addresses of the machines, separated by commas."
+)
 @click.option(
     "--port",
     type=_PORTS,
     default=PORT,
     show_default=True,
-    help="Ray's port. The machines use the next port to find each other.",
+    help="The port that Ray uses. The machines find each other through the port after this one.",
 )
 @click.option(
-    "--npus", type=click.IntRange(1), help="The number of NPUs that this machine must have [default: any number]."
-)
-@click.option("--wait", type=_SECONDS, default=600.0, show_default=True, help="Seconds to wait for all machines.")
-@click.option("--ray", metavar="OPTION", multiple=True, help="An option for `ray start`; may be repeated.")
-@click.option(
-    "--doctor/--no-doctor", default=True, show_default=True, help="First check this machine with `verl-npu doctor`."
+    "--npus",
+    type=click.IntRange(1),
+    help="The exact number of NPUs that this machine must have [default: any number].",
 )
 @click.option(
-    "--jemalloc", is_flag=True, help="Use the memory allocator jemalloc on the host, which must be installed there."
+    "--wait",
+    type=_SECONDS,
+    default=600.0,
+    show_default=True,
+    help="The number of seconds to wait until all machines have joined.",
 )
-@click.option("--dry-run", is_flag=True, help="Only print what launch would do. This needs no NPUs.")
+@click.option(
+    "--ray",
+    metavar="OPTION",
+    multiple=True,
+    help="An option that is passed to `ray start`. The option may be repeated.",
+)
+@click.option(
+    "--doctor/--no-doctor",
+    default=True,
+    show_default=True,
+    help="Check this machine with `verl-npu doctor` before the job starts.",
+)
+@click.option(
+    "--jemalloc",
+    is_flag=True,
+    help="Run the job with the memory allocator jemalloc. jemalloc must be installed on each machine.",
+)
+@click.option("--dry-run", is_flag=True, help="Only print what launch would do on this machine. No NPUs are needed.")
 def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) -> None:
     """Run a job over several machines.
 
-    Give the same command on each machine, by hand or with srun or mpirun. The job's command follows --. The job starts
-    on the head once all machines have joined, and prints its output there. Each machine finds its network interface,
-    counts its NPUs, and checks its environment with `verl-npu doctor`. Then it sets the variables that verl's
-    documents ask for, unless you have set them, and calls `ray start`. At the end, each machine stops only the
-    processes that launch has started there.
+    Run the same command on each machine, by hand or with srun or mpirun. Write the job's command after --. The job
+    starts on the head once all machines have joined, and prints its output there. Each machine finds its network
+    interface, counts its NPUs, and checks its environment with `verl-npu doctor`. Then each machine calls `ray
+    start`, with the environment variables for which verl's documents ask, unless you have set them yourself. At the
+    end, each machine stops only the processes that launch has started there.
 
-    Exit status: 0 on every machine if the job finished, 1 a machine or the head was lost, 2 the job was not started,
-    130 after Ctrl-C, otherwise the exit status of the job.
+    Exit status: 0 on every machine if the job finished; 1 if a machine or the head was lost; 2 if the job was not
+    started; 130 after Ctrl-C; otherwise the exit status of the job.
     """
     listed = tuple(filter(None, map(str.strip, hosts.split(","))))
     request = Request(command=command, hosts=listed, **options)

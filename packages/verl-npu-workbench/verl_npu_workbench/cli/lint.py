@@ -23,7 +23,8 @@ from verl_npu.pins import pins
 from ..jobs.capture import Capture, capture, check_text, required_verl, tree_of
 from ..jobs.job import Job, compose, follows_all, uses_verl
 from ..jobs.levers import advice
-from ..jobs.rules import Script, findings, unexported
+from ..jobs.rules import findings, unexported
+from ..jobs.script import Script
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
 from ..plan.starting import started, without_repeats
@@ -44,17 +45,21 @@ from .script import say_unconfined
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
-@source_option("A checkout of verl to check the script against.")
+@source_option("Check the script against this checkout of verl.")
 @unconfined_option
 @click.option(
-    "--start", "starts", is_flag=True, help="Also start the job on phantom NPUs, and stop it before its first step."
+    "--start",
+    "starts",
+    is_flag=True,
+    help="Also start the job on phantom NPUs (tensors have shapes but no "
+    "values), and stop it before its first training step.",
 )
-@click.option("--no-advice", is_flag=True, help="Leave out the advice about settings that may make the job faster.")
+@click.option("--no-advice", is_flag=True, help="Do not print advice about settings that may make the job faster.")
 @click.option(
     "--model-config",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="With --start: the config.json of the script's model, if lint does not find it.",
+    help="With --start: the config.json of the script's model, if lint does not find this file itself.",
 )
 @click.option(
     "--overrides",
@@ -62,7 +67,9 @@ from .script import say_unconfined
     metavar="WHAT",
     help="Check only MindSpeed overrides: 'key=value …', a Hydra command line, or the path of a script.",
 )
-@click.option("--list-overrides", is_flag=True, help="List MindSpeed's features and their overrides.")
+@click.option(
+    "--list-overrides", is_flag=True, help="List MindSpeed's features and the overrides that switch them on."
+)
 @click.option(
     "--revision",
     help="Check overrides against this recorded revision of MindSpeed [default: the installed MindSpeed].",
@@ -70,7 +77,7 @@ from .script import say_unconfined
 @click.option(
     "--pin",
     type=click.Choice([*pins()]),
-    help="Check overrides against the MindSpeed that the documents of this version of verl name.",
+    help="Check overrides against one MindSpeed revision: the revision in the documents of this version of verl.",
 )
 @json_option()
 def lint(
@@ -90,19 +97,20 @@ def lint(
     """Check a launch script for known problems.
 
     The script runs in a sandbox, without your home folder and without a network. Stand-ins replace the programs that
-    the script starts. Hydra composes the settings in the sandbox, too. Arguments of the script follow --. The sandbox
-    needs the package bubblewrap. Without a sandbox, lint checks only the script's text, and the exit status is 2.
+    the script starts. Hydra composes the job's settings in the sandbox, too. Write the arguments of the script after
+    --. The sandbox needs the package bubblewrap. Without a sandbox, lint checks only the script's text, and the exit
+    status is 2.
 
     With --start, the job also runs in the sandbox, in one process, on as many phantom NPUs as the script asks for. The
     workers build their models, and the engine builds its configuration. The run stops before it computes the first
-    gradients. If upstream raises an error on the way, lint prints the error with its line.
+    gradients. If upstream raises an error during this run, lint prints the error and the line that raised it.
 
     MindSpeed overrides are checked against the installed MindSpeed. If MindSpeed is not installed and you choose no
-    revision, overrides are checked against all recorded revisions. An override is then refused only if every revision
-    refuses it.
+    revision, overrides are checked against all recorded revisions. In this case, lint refuses an override only if
+    every recorded revision refuses it.
 
-    Exit status: 0 no problem, or only warnings and advice, 1 an error, 2 the script, or a part of it, cannot be
-    checked.
+    Exit status: 0 if there is no problem, or only warnings and advice; 1 if there is an error; 2 if the script, or a
+    part of it, cannot be checked.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
@@ -129,8 +137,8 @@ def check_script(
 ) -> None:
     """Check a script against a verl, print the result, and exit.
 
-    The verl is the one in `source`, the one in the script's own source tree, or the installed one. If no sandbox is
-    possible and `unconfined` is false, only the text of the script is checked.
+    The script is checked against the verl in `source`, the verl in the script's own source tree, or the installed
+    verl. If no sandbox is possible and `unconfined` is false, only the text of the script is checked.
 
     Exit status: 0 if nothing is refused, 1 if something is refused, 2 if the script or a part of it cannot be judged.
     """
@@ -138,9 +146,9 @@ def check_script(
     if source != upstreams.INSTALLED and not Path(source).is_dir():
         raise SourceError(
             subject=f"--source {source}",
-            expected=_("the folder of a source tree, to start the script in"),
+            expected=_("the folder of a source tree, in which the script is started"),
             found=_("a path that is not a folder"),
-            fix=_("unpack the wheel, or leave --source out"),
+            fix=_("give a folder (unpack a wheel first), or leave --source out"),
         )
     tree = Path(source).resolve() if source != upstreams.INSTALLED else tree_of(script).resolve()
     reason = "" if unconfined else why_none()
@@ -314,7 +322,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | Non
             "the trainer resolves all references before the first step, and OmegaConf raises InterpolationKeyError "
             "for this reference"
         ),
-        fix=_("keep the setting that the reference names, or replace the reference by a value"),
+        fix=_("keep the setting to which the reference points, or write a value in place of the reference"),
     )
 
 

@@ -34,7 +34,7 @@ verl_option = click.option(
     "verl",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="The source tree of verl. The script starts in this folder.",
+    help="The source tree of verl. The script is started in this folder.",
 )
 unconfined_option = click.option(
     "--unconfined",
@@ -46,7 +46,7 @@ arch_option = click.option(
     type=click.Choice([each.value for each in Arch]),
     default="arm",
     show_default=True,
-    help="The processor architecture.",
+    help="The processor architecture of the machines.",
 )
 html_option = click.option(
     "--html",
@@ -58,7 +58,7 @@ environment_option = click.option(
     "--for",
     "named",
     type=click.Choice(ENVIRONMENTS),
-    help="The source of the versions: verl's documents, or the published image [default: documents].",
+    help="Which versions to use: those in verl's documents, or those in the published image [default: documents].",
 )
 
 
@@ -69,7 +69,7 @@ def output_option(folder: str) -> Callable[[Command], Command]:
         type=click.Path(path_type=Path),
         default=Path(folder),
         show_default=True,
-        help="The folder for the results.",
+        help="The folder in which the results are written.",
     )
 
 
@@ -99,7 +99,7 @@ def named_of(pin: Pin, named: str | None) -> Environment:
             other.name for other in PINS.values() if any(each.id == named for each in other.environments)
         )
         raise click.UsageError(
-            _("--for {named}: expected one of {have} with --pin {pin}; {also} has {named}").format(
+            _("--for {named}: with --pin {pin}, expected one of {have}; only {also} has {named}").format(
                 named=named, have=have, pin=pin.name, also=also
             )
         )

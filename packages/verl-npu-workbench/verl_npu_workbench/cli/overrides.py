@@ -41,7 +41,8 @@ def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
 
 
 def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> None:
-    """Check overrides, given as text or as a script, and exit: 0 if nothing is refused, 1 if an override is refused.
+    """Check overrides, which are given as text or as a script, and exit with status 0 if nothing is refused, or 1 if
+    an override is refused.
 
     Raises click.UsageError if `revision` or `pin` is invalid, or if the script does not exist.
     """

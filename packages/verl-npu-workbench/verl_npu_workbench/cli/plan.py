@@ -35,8 +35,8 @@ from ..plan.verdict import Fit, PhaseFit, Verdict, judge
 from .options import command, html_option, output_option, refuse_ignored, unconfined_option, verl_option
 from .script import asked_trainer, is_program, say_unconfined
 
-_STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
-_STATUS = {Fit.FITS: Status.FINE, Fit.DOES_NOT: Status.FOUND, Fit.FAILED: Status.FOUND}
+_STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.MAY_NOT: "yellow", Fit.FAILED: "red"}
+_STATUS = {fit: Status.FINE if fit is Fit.FITS else Status.FOUND for fit in Fit}
 _BAR = 40
 _MARKS = {
     Holder.WEIGHTS: "W",
@@ -67,7 +67,7 @@ _MARKS = {
     type=click.Choice(list(HARDWARE)),
     default="a2",
     show_default=True,
-    help="The kind of NPUs that the job runs on.",
+    help="The kind of NPUs on which the job will run.",
 )
 @click.option(
     "--model-config", metavar="PATH", type=click.Path(path_type=Path), help="The config.json of the script's model."
@@ -75,23 +75,26 @@ _MARKS = {
 @click.option(
     "--response-length",
     type=click.IntRange(1),
-    help="The number of tokens in a response [default: the script's maximum].",
+    help="The number of tokens in each response [default: the script's maximum].",
 )
 @click.option(
-    "--prompt-length", type=click.IntRange(1), help="The number of tokens in a prompt [default: the script's maximum]."
+    "--prompt-length",
+    type=click.IntRange(1),
+    help="The number of tokens in each prompt [default: the script's maximum].",
 )
 @click.option(
     "--lengths",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="A file of measured lengths, in place of --prompt-length and --response-length: a CSV file or JSON lines "
-    "with the columns prompt and response, or a file that verl wrote into trainer.rollout_data_dir.",
+    "with the columns prompt and response, or what verl wrote into trainer.rollout_data_dir (one file, or the "
+    "folder).",
 )
 @click.option(
     "--spread",
     type=click.FloatRange(0, min_open=True),
-    help="The standard deviation of the response lengths divided by their mean, for example 0.5. --response-length "
-    "then gives the mean.",
+    help="The standard deviation of the response lengths divided by their mean, for example 0.5. With this option, "
+    "--response-length gives the mean.",
 )
 @click.option(
     "--picture-tokens",
@@ -103,10 +106,13 @@ _MARKS = {
 @click.option(
     "--largest-micro-batch",
     is_flag=True,
-    help="Also search for the largest micro-batch with which the update fits. This needs several more plans.",
+    help="Also search for the largest micro-batch with which the update phase fits. The search makes several more "
+    "plans.",
 )
 @unconfined_option
-@click.option("--no-tries", is_flag=True, help="Do not search for settings that fit.")
+@click.option(
+    "--no-tries", is_flag=True, help="If the job does not fit, do not search for settings with which it fits."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
@@ -118,33 +124,35 @@ _MARKS = {
     "--memory",
     metavar="GIB",
     type=click.FloatRange(0, min_open=True),
-    help="Memory of this machine that the plan may take; two ranks run at a time [default: all that is available].",
+    help="How much memory of this machine the plan may take. Two ranks are run at a time. [default: all memory that "
+    "is available]",
 )
 @click.option(
     "--host-memory",
     metavar="GIB",
     type=click.FloatRange(0, min_open=True),
-    help="Memory of a machine of the job: the job does not fit if its tensors on the host need more.",
+    help="The host memory of each machine of the job. If the job's tensors need more host memory than this, the job "
+    "does not fit.",
 )
 @output_option("outputs/plan")
 @click.option(
     "--png",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Save a plot of memory use over time to this PNG file.",
+    help="Save a plot of the memory use over time to this PNG file.",
 )
 @html_option
 @click.option(
     "--compare",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A JSON file with an earlier plan to compare with.",
+    help="Compare the plan with an earlier plan in this JSON file.",
 )
 @click.option(
     "--history",
     metavar="GOOD..BAD",
-    help="Plan the job at the commits of this range of --verl, which is a clone with history, and tell which commits "
-    "moved its memory. Commits that change no file that the job read are not planned.",
+    help="Plan the job at the commits in this range, and tell which commits changed the job's memory. --verl must "
+    "be a clone of verl that has these commits. Commits that change none of the files that the job read are skipped.",
 )
 @json_option("Print the plan as JSON.")
 def plan(
@@ -171,15 +179,17 @@ def plan(
     history: str | None,
     as_json: bool,
 ) -> None:
-    """Tell whether a full-size job fits into its NPUs.
+    """Tell whether a job at full size fits into the memory of its NPUs.
 
     SIMULATED: verl's own workers run on this machine, on phantom NPUs, whose large tensors have shapes but no values.
-    One process represents all ranks of the same kind. SCRIPT and the workers run in a sandbox. The memory is the sum
-    of the workers' allocations and a reserve. plan prints the reserve, too. The time is a range, computed from the
-    operators and the messages. If the job does not fit, plan searches for settings that make it fit.
+    One process represents all ranks of the same kind. SCRIPT and the workers run in a sandbox. The planned memory is
+    the sum of the workers' allocations and a reserve; plan also prints the reserve. The time of a step is given as a
+    range, which is computed from the operators and the messages. If the job does not fit, plan searches for settings
+    with which it fits.
 
-    Exit status: 0 the job fits, 1 the job does not fit or fails, 2 the job cannot be planned. With --history, the
-    status is 0 if every plan shows the same memory, and 1 if a commit moves the memory or cannot be planned.
+    Exit status: 0 if the job fits; 1 if the job does not fit or fails; 2 if the job cannot be planned. With
+    --history, the status is 0 if every plan shows the same memory, and 1 if a commit changes the memory or cannot be
+    planned.
     """
     if history is not None:
         refuse_ignored("--history", "png", "html", "compare", "largest_micro_batch", "no_tries")
@@ -229,7 +239,7 @@ def plan(
         click.echo(json.dumps(found, indent=1))
     else:
         _print(planned, verdict, search, largest, peaks, host_fits)
-        if verdict.fit is Fit.DOES_NOT and not search.tries and not no_tries:
+        if verdict.fit.lacks and not search.tries and not no_tries:
             reason = search.cause or _("no known setting makes the job fit")
             terminal.paragraph(
                 _("{reason}: use more NPUs, a smaller model, or shorter sequences").format(reason=reason)
@@ -245,7 +255,7 @@ def _print_history(
 ) -> Status:
     """Plan at each commit of the range. Return FOUND if a commit moved the memory, or has no plan."""
     if verl is None:
-        raise click.UsageError(_("--history needs --verl, a clone of verl with its history"))
+        raise click.UsageError(_("--history also needs --verl CLONE, where CLONE is a clone of verl with its history"))
     # A script of the clone, or one that only its commits have, is the commit's own.
     inside = None
     if (
@@ -261,7 +271,7 @@ def _print_history(
         return make(trainer, where, request)
 
     status, same = Status.FINE, _("planned, to compare the others with")
-    for step in each_step(verl, commits, plan_at, [] if inside is None else [str(inside)]):
+    for step in each_step(verl, commits, plan_at):
         if step.moves or step.error:
             status = Status.FOUND
         if as_json:
@@ -312,12 +322,14 @@ def _refuse_lengths(
     if lengths and (prompt_length or response_length or spread):
         raise click.UsageError(
             _(
-                "--lengths replaces --prompt-length, --response-length, and --spread: give only --lengths, "
-                "or remove --lengths"
+                "--lengths cannot be combined with --prompt-length, --response-length, or --spread: give only "
+                "--lengths, or remove it"
             )
         )
     if spread and not response_length:
-        raise click.UsageError(_("--spread needs a mean: give the mean as --response-length"))
+        raise click.UsageError(
+            _("--spread needs the mean length of the responses: give the mean with --response-length")
+        )
 
 
 def _print(

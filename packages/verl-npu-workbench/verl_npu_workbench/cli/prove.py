@@ -69,19 +69,32 @@ _PACKAGES = (
     metavar="STAGE",
     multiple=True,
     type=click.Choice([stage.name for stage in STAGES]),
-    help="Run only this stage; may be repeated. With --resume, run this stage again even if it has ended.",
+    help="Run only this stage. The option may be repeated. With --resume, run this stage again even if it is "
+    "complete.",
 )
 @click.option("--npus", type=click.IntRange(1), help="The number of NPUs to use [default: all].")
 @click.option(
     "--recipe",
     metavar="SCRIPT",
     type=click.Path(path_type=Path),
-    help="In stage `training`, plan this launch script and run it for three steps, with ARGUMENTS.",
+    help="In the stage `training`, plan this launch script and run it for three training steps. ARGUMENTS are "
+    "passed to the script.",
 )
-@click.option("--resume", is_flag=True, help="Continue the proof in the output folder. Completed stages are kept.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the unfinished proof in the output folder. Completed stages are not run again.",
+)
 @output_option("outputs/prove")
-@click.option("--show", metavar="BUNDLE", type=click.Path(path_type=Path), help="Show this bundle and run nothing.")
-@click.option("--against", metavar="BUNDLE", type=click.Path(path_type=Path), help="Compare with this earlier bundle.")
+@click.option(
+    "--show",
+    metavar="BUNDLE",
+    type=click.Path(path_type=Path),
+    help="Show the content of this bundle, and run nothing.",
+)
+@click.option(
+    "--against", metavar="BUNDLE", type=click.Path(path_type=Path), help="Compare the proof with this earlier bundle."
+)
 @html_option
 @json_option()
 def prove(
@@ -97,23 +110,23 @@ def prove(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove that these NPUs can train, and record the results.
+    """Prove that this machine's NPUs can train, and record the results.
 
-    The cheapest stages run first, each in its own process with a time limit. A stage passes, fails, or is not possible
-    here. A failed stage names the cause and the consequence for a training. If a stage fails, the others still run. On
-    virtual NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
+    The cheapest stages are run first. Each stage has its own process and a time limit. A stage passes, fails, or is
+    not possible on this machine. If a stage fails, the command names the cause and what the failure means for a
+    training, and still runs the other stages. On virtual NPUs (VIRTUAL_ASCEND=2), all results are SIMULATED.
 
-    The output folder gets the bundle proof-DATE.zip, which you can send to others. Names of users and hosts,
-    addresses, and paths are removed from the bundle.
+    The command writes the bundle proof-DATE.zip into the output folder. You can send the bundle to others: names of
+    users and hosts, addresses, and paths have been removed from it.
 
-    Exit status: 0 nothing failed, 1 a stage failed or the bundles differ, 2 no stage was possible here, or the bundle
-    cannot be made or read.
+    Exit status: 0 if nothing failed; 1 if a stage failed, or if the compared bundles differ; 2 if no stage was
+    possible on this machine, or if a bundle cannot be made or read.
     """
     if arguments and recipe is None:
         raise click.UsageError(
             _(
-                "{arguments}: arguments are for the script of --recipe; add --recipe SCRIPT, or choose a stage with "
-                "--stage {stage}"
+                "{arguments}: arguments are passed only to the script that --recipe names. Add --recipe SCRIPT, or "
+                "choose a stage with --stage {stage}"
             ).format(arguments=" ".join(arguments), stage=_meant(arguments[0]))
         )
     if html is not None:

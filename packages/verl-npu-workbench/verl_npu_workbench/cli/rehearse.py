@@ -45,33 +45,42 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
 @verl_option
-@click.option("--pin", metavar="PIN", default="", help="Rehearse only if verl is at this pin.")
+@click.option("--pin", metavar="PIN", default="", help="End with an error if verl is not at this pin.")
 @click.option(
     "--npus",
     type=click.IntRange(1, 64),
-    help="The number of virtual NPUs [default: the fewest that keep every kind of parallelism].",
+    help="The number of virtual NPUs [default: the smallest number with which every kind of parallelism in the "
+    "script is still used].",
 )
-@click.option("--steps", type=click.IntRange(1), default=2, show_default=True, help="The number of training steps.")
-@click.option("--rollout", type=click.Choice(ENGINES), default="auto", show_default=True, help="The rollout engine.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=2, show_default=True, help="The number of training steps to run."
+)
+@click.option(
+    "--rollout",
+    type=click.Choice(ENGINES),
+    default="auto",
+    show_default=True,
+    help="The rollout engine of the rehearsal.",
+)
 @click.option("--architecture", default="", help="The model's architecture, if the model's path does not show it.")
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
     default=900.0,
     show_default=True,
-    help="The time limit of a run, in seconds.",
+    help="The time limit for each training run, in seconds.",
 )
 @click.option(
     "--without",
     metavar="RULE",
     multiple=True,
     type=click.Choice(_RULES),
-    help="Do not apply this rule when the job is scaled down; may be repeated.",
+    help="Do not apply this rule when the job is scaled down. The option may be repeated.",
 )
 @click.option(
     "--kernels", is_flag=True, help="Use Ascend's compiler to compile the Triton kernels that the job launches."
 )
-@soc_option("With --kernels: the NPU to compile for.")
+@soc_option("With --kernels: the kind of NPU for which the kernels are compiled.")
 @unconfined_option
 @click.option("--plan-only", is_flag=True, help="Only print how the job would be scaled down.")
 @output_option("outputs/rehearse")
@@ -94,21 +103,21 @@ def rehearse(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Run a launch script for many NPUs on virtual ones.
+    """Run a launch script for many NPUs on a few virtual NPUs.
 
-    SIMULATED: nothing here measures an NPU.
+    SIMULATED: a rehearsal measures nothing on a real NPU.
 
-    First SCRIPT runs in a sandbox, where stand-ins replace the programs that it starts. This run shows the trainer's
-    command. Then the trainer runs in a sandbox on virtual NPUs, with a small random model of the same architecture,
-    generated data, short sequences, and few NPUs and steps. All other settings keep their values. Arguments of the
-    script follow --. If you leave SCRIPT out, give the trainer's command after --. If SCRIPT is a folder, every *.sh
-    file below it is rehearsed.
+    First, SCRIPT runs in a sandbox, where stand-ins replace the programs that it starts. From this run, the command
+    learns how the script starts the trainer. Then the trainer runs in a sandbox on virtual NPUs, with a small random
+    model of the same architecture, generated data, short sequences, few NPUs, and few steps. All other settings keep
+    their values. Write the arguments of the script after --. If you leave SCRIPT out, write the trainer's command
+    after --. If SCRIPT is a folder, every *.sh file below the folder is rehearsed.
 
-    With --kernels, each launch of a Triton kernel is recorded and computed by Triton's interpreter, which is slow.
-    Afterwards the kernels are compiled with the recorded arguments, as `verl-npu kernels` does.
+    With --kernels, each launch of a Triton kernel is recorded, and Triton's interpreter computes it, which is slow.
+    After the run, the kernels are compiled with the recorded arguments, as `verl-npu kernels` does.
 
-    Exit status: 0 the job trained, 1 the job failed, verl-npu refused it, or a kernel does not compile, 2 the job
-    cannot be rehearsed.
+    Exit status: 0 if the job trained; 1 if the job failed, if verl-npu refused the job, or if a kernel does not
+    compile; 2 if the job cannot be rehearsed.
     """
     judged_for = Soc(soc) if kernels else None
     request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without, unconfined, judged_for)
@@ -141,8 +150,8 @@ def _check_pin(asked: str, tree: Path) -> None:
     if found != asked:
         raise CommandError(
             subject=f"--pin {asked}",
-            expected=_("verl of the pin {asked} in {tree} or in this environment").format(asked=asked, tree=tree),
-            found=_("another verl, nearest to the pin {found}").format(found=found),
+            expected=_("verl at the pin {asked}, in {tree} or in this environment").format(asked=asked, tree=tree),
+            found=_("a verl that is nearest to the pin {found}").format(found=found),
             fix=_("give a checkout of that pin with --verl, or let scripts/rehearse.sh --pin install it"),
         )
 

@@ -40,7 +40,7 @@ def asked_trainer(
         if not words:
             raise SourceError(
                 subject=f"verl-npu {command}",
-                found=_("give a launch script, or a trainer's command after --"),
+                found=_("neither a launch script nor a trainer's command after -- was given"),
                 fix=_("see verl-npu {command} --help").format(command=command),
             )
         tree = (verl or Path.cwd()).resolve()

@@ -60,13 +60,13 @@ _HEAD = """\
     type=click.Choice([each.value for each in Npu]),
     default="a2",
     show_default=True,
-    help="With install: the kind of NPUs; a5 is Ascend 950.",
+    help="With install: the kind of NPUs. a5 stands for Ascend 950.",
 )
 @click.option("--jemalloc", is_flag=True, help="With install: also install the memory allocator jemalloc.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="With install: write a script, pip's files, and a Dockerfile to this folder.",
+    help="With install: write an installation script, requirements files for pip, and a Dockerfile to this folder.",
 )
 @json_option("With install: print everything as JSON.")
 @click.option(
@@ -74,35 +74,39 @@ _HEAD = """\
     type=click.Choice([*SERVERS]),
     default="a2",
     show_default=True,
-    help="With docker-run or rayjob: the machine type, which is the server's product name.",
+    help="With docker-run or rayjob: the machine type (the product name of the server).",
 )
-@click.option("--npus", type=int, help="With docker-run or rayjob: the NPUs on each machine [default: all].")
+@click.option(
+    "--npus", type=int, help="With docker-run or rayjob: the number of NPUs to use on each machine [default: all]."
+)
 @click.option(
     "--image",
     default="",
-    help="With docker-run or rayjob: the image [default: the published image, or the "
-    "name of the image that you build].",
+    help="With docker-run or rayjob: the container image [default: the published image, or else the image that you "
+    "build yourself].",
 )
 @click.option(
     "--mount",
     "mounts",
     metavar="PATH",
     multiple=True,
-    help="With docker-run: mount this folder of the host; may be repeated.",
+    help="With docker-run: mount this folder of the host. The option may be repeated.",
 )
 @click.option(
     "--nodes", type=click.IntRange(1), default=1, show_default=True, help="With rayjob: the number of machines."
 )
 @click.option("--name", default="verl", show_default=True, help="With rayjob: the name of the job.")
-@click.option("--queue", default="default", show_default=True, help="With rayjob: the queue of Volcano.")
+@click.option("--queue", default="default", show_default=True, help="With rayjob: the Volcano queue for the job.")
 @click.option(
     "--claim",
     "claims",
     metavar="NAME:/PATH",
     multiple=True,
-    help="With rayjob: mount this volume claim; may be repeated.",
+    help="With rayjob: mount this volume claim. The option may be repeated.",
 )
-@click.option("--interface", default="", help="With rayjob: the network interface of the machines.")
+@click.option(
+    "--interface", default="", help="With rayjob: the network interface through which the machines reach each other."
+)
 def setup(
     words: tuple[str, ...],
     pin: str,
@@ -123,16 +127,16 @@ def setup(
     claims: tuple[str, ...],
     interface: str,
 ) -> None:
-    """Print how to install a pin of verl, or run a job in containers.
+    """Print how to install a pin of verl, or how to run a job in containers.
 
-    A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the commands in
-    order, each with the mistakes to avoid. The versions come from verl's documents for that pin, or, with --for image,
-    from the image that Ascend publishes. With --format docker-run, setup prints a command for one machine, with the
-    devices and driver files that a container needs. With --format rayjob, setup prints a manifest for KubeRay, and the
-    job's command follows --. Volcano gives the job either all machines at once or none. setup itself installs and
-    starts nothing.
+    A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the installation
+    commands in order, each with the mistakes to avoid. The versions come from verl's documents for the pin or, with
+    --for image, from the container image that Ascend publishes. With --format docker-run, setup prints a `docker run`
+    command for one machine, with the devices and driver files that a container needs. With --format rayjob, setup
+    prints a manifest for KubeRay; write the job's command after --. The manifest uses Volcano, so that the job gets
+    either all machines at once or none. setup itself installs nothing and starts nothing.
 
-    Exit status: 0 printed or written, 2 there is no such installation or container.
+    Exit status: 0 if the result was printed or written; 2 if there is no such installation or container.
     """
     refuse_ignored(f"--format {form}", *(_CONTAINER_OPTIONS if form == "install" else _INSTALL_OPTIONS))
     if form == "install":
@@ -148,14 +152,14 @@ def setup(
             subject="--mount",
             expected="--format docker-run",
             found=f"--format {form}",
-            fix=_("give a volume claim with --claim NAME:/PATH"),
+            fix=_("to mount a volume in pods, use --claim NAME:/PATH instead of --mount"),
         )
     made = make(target, machines, npus, image, mounts)
     if form == "docker-run":
         if words or nodes > 1:
             raise CommandError(
                 subject="--format docker-run",
-                expected=_("no command and one machine: you start the job inside the container"),
+                expected=_("no command and only one machine, because you start the job yourself inside the container"),
                 found=f"-- {shlex.join(words)}" if words else f"--nodes {nodes}",
                 fix=_("remove the command and --nodes, or use --format rayjob"),
             )
@@ -182,8 +186,8 @@ def _install(host: Target, output: Path | None, as_json: bool) -> None:
         others = [each.name for each in PINS.values() if Target(each, host.arch, host.npu).documented]
         raise CommandError(
             subject=f"--pin {host.pin.name} --npu {host.npu.value}",
-            expected=_("a pin whose documents cover this NPU: {pins}").format(pins=_(", ").join(others)),
-            found=_("no document about it"),
+            expected=_("one of the pins whose documents cover this NPU: {pins}").format(pins=_(", ").join(others)),
+            found=_("no document of this pin covers this NPU"),
             fix=_("use one of these pins"),
         )
     files = _files(host, replace(host, in_image=True))
@@ -253,7 +257,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
             raise SourceError(
                 subject=f"--output {folder}",
                 expected=_("a folder in which no file would be overwritten"),
-                found=_("{names} with different content").format(names=_(", ").join(taken)),
+                found=_("the files {names} exist in it, with different content").format(names=_(", ").join(taken)),
                 fix=_("give another folder, or delete the files that you do not need"),
             )
         for name, text in files.items():

@@ -36,14 +36,14 @@ _SCREEN_PACKAGES = ("rich", "plotext")
 @command(epilog=example("verl-npu watch train.log", "verl-npu watch train.log --once --json"))
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Show the current state of the log, and exit.")
-@json_option("Print JSON; without --once, one line for each new state.")
+@json_option("Print the state as JSON. Without --once, print one line of JSON for each new state.")
 @click.option(
     "--every",
     metavar="SECONDS",
     type=click.FloatRange(0.05),
     default=2.0,
     show_default=True,
-    help="Read the log again after this many seconds.",
+    help="The number of seconds after which the log is read again.",
 )
 def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     """Follow the log of a running training.
@@ -51,14 +51,14 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     LOG is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. If LOG does not exist yet, the command waits for it. The screen shows curves, the time of each
     phase of a step, tokens per second, the remaining time, and whether the training failed or stopped without
-    finishing. It reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step that takes twice the
-    usual time, a rollout that gets slower or drifts from the trainer, answers that are cut off at the length limit,
-    and a host's memory that keeps growing. If the rollout has its own NPUs, the screen says whether the trainer or the
-    rollout waits. In a pipe, the command prints a line for each step until the training ends or the reader closes the
-    pipe. Ctrl-C ends the command.
+    finishing. The screen also reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step that
+    takes twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut off at the
+    length limit, and a host's memory that keeps growing. If the rollout has its own NPUs, the screen says which of
+    the two is waiting for the other. If its output goes into a pipe, the command prints one line for each step until
+    the training ends or the reader closes the pipe. Ctrl-C ends the command.
 
-    Exit status: 0 nothing is odd, 1 something is odd, or the training failed or stopped without finishing, 2 the log
-    cannot be read, 130 Ctrl-C.
+    Exit status: 0 if nothing is odd; 1 if something is odd, or if the training failed or stopped without finishing; 2
+    if the log cannot be read; 130 after Ctrl-C.
     """
     if once:
         sys.exit(_once(log, as_json))

@@ -17,7 +17,7 @@ STANDARDS = (standards.PARITY, standards.REGRESSION)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One metric in both logs, at the steps that are in both."""
+    """The values of one metric in both logs, at the steps that both logs have."""
 
     metric: Metric
     npu: dict[int, float]

@@ -75,7 +75,7 @@ def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
     except (OSError, ValueError, KeyError, RuntimeError, EOFError, ImportError, pickle.UnpicklingError) as error:
         raise SourceError(
             subject=str(folder),
-            expected=_("a complete Megatron checkpoint, and {config}").format(config=config),
+            expected=_("a complete Megatron checkpoint, and the file {config}").format(config=config),
             found=repr(error)[:300],
             fix=_(
                 "copy the checkpoint again from the machine that saved it, or compare on the machine on "

@@ -78,8 +78,8 @@ def _shards(checkpoint: Path) -> Iterator[tuple[str, Any]]:
     raise SourceError(
         subject=str(checkpoint),
         expected=_("a folder with fsdp_config.json (FSDP) or dist_ckpt (Megatron)"),
-        found=_("another folder"),
-        fix=_("give the folder that the merger's --local_dir named, for example CHECKPOINTS/global_step_100/actor"),
+        found=_("a folder that contains neither"),
+        fix=_("give the folder that was the merger's --local_dir, for example CHECKPOINTS/global_step_100/actor"),
     )
 
 
@@ -131,9 +131,9 @@ def _settings(model: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SourceError(
             subject=str(path),
-            expected=_("the merged model's configuration, because it says whether {head} may be missing").format(
-                head=_HEAD
-            ),
+            expected=_(
+                "the configuration of the merged model, which says whether the weight {head} may be missing"
+            ).format(head=_HEAD),
             found=getattr(error, "strerror", None) or str(error),
             fix=_("merge again with python -m verl.model_merger merge"),
         ) from error

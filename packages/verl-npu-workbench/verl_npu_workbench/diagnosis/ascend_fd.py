@@ -33,7 +33,8 @@ _VAGUE = re.compile(r"_ERRCODE_|^AISW_(?:TRACEBACK|SEG)")
 
 
 def faults_of(path: Path) -> tuple[Fault, ...] | None:
-    """Return the faults of a report, the most important first; None if the file is not a report."""
+    """Return the faults in a report of ascend-fd, the most important first. Return None if the file is not such a
+    report."""
     try:
         if path.suffix != ".json" or not path.is_file() or path.stat().st_size > _LARGEST:
             return None

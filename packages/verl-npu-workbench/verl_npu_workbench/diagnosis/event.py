@@ -69,14 +69,16 @@ class Event:
 
     @property
     def doing(self) -> str:
-        """The phase that verl was in, according to the functions on the stack. Empty if the log does not show it."""
+        """The phase that verl was in, according to the functions on the stack. The value is empty if the log does not
+        show it."""
         said = "\n".join((*self.frames, *(line for line in self.message if "ray::" in line)))
         places = [(place, words) for pattern, words in _DOING if (place := _latest(pattern, said))]
         return max(places, default=(0, ""))[1]
 
     @property
     def moment(self) -> str:
-        """The time of the error, in the format of CANN and torch_npu. Empty if the message has no time."""
+        """The time of the error, in the format of CANN and torch_npu. The value is empty if the message has no
+        time."""
         found = _MOMENT.search(self.text)
         return found[0] if found else ""
 
@@ -366,7 +368,7 @@ class Reader:
 
 
 def looks_like_an_error(text: str) -> bool:
-    """Tell whether a single line looks like an error. It may turn out not to be one."""
+    """Tell whether a single line looks like an error. A line that looks like an error may still be harmless."""
     if text[:1] not in ("E", "F"):
         for word in _ERROR_WORDS:
             if word in text:
@@ -378,7 +380,7 @@ def looks_like_an_error(text: str) -> bool:
 
 def failed_first(events: Sequence[Event]) -> tuple[Event, Process] | None:
     """Return the event in which torchrun names the rank that failed first, together with that rank. Return None if
-    there is none."""
+    torchrun names no rank."""
     for pattern in _FAILED_FIRST:
         for event in events:
             found = pattern.search(event.text)

@@ -73,12 +73,12 @@ class LoggedError:
 
     @property
     def precision(self) -> Precision | None:
-        """The precision of the rule that matches; None if none does."""
+        """The precision of the rule that matches the error, or None if no rule matches."""
         return self.rule.precision if self.rule else None
 
     @property
     def name(self) -> str:
-        """The code of the rule that matches; empty if none does."""
+        """The code of the rule that matches the error. The value is empty if no rule matches."""
         return self.rule.code if self.rule else ""
 
 
@@ -331,7 +331,7 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
             subject=str(files[0]),
             expected=_("a report of ascend-fd that names a fault"),
             found=_("a report without a fault"),
-            fix=_("add the log of the job"),
+            fix=_("give the job's log in addition to the report"),
         )
     return _conclude([_opened(*each, rules) for each in zip(files, reports, strict=True)], rules)
 

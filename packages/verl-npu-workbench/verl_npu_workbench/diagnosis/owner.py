@@ -99,7 +99,7 @@ def frame_of(text: str) -> Frame:
 
 
 def owner_of(event: Event) -> Owner | None:
-    """Return the owner of the code that raised an error. None if the log does not show it."""
+    """Return the owner of the code that raised an error. Return None if the log does not show it."""
     raised = [frame.owner for frame in frames(event)]
     programs = [owner for owner in raised if owner not in _LIBRARIES]
     if programs:

@@ -63,8 +63,8 @@ class Progress:
     """The step that each of these lines reports."""
 
     def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Yield the same lines, and record the progress that they report. A line that reports a step is replaced by an
-        empty one, so that nobody takes it for an error."""
+        """Yield the lines unchanged, and record the progress that they report. A line that reports a step is replaced
+        by an empty line, so that it is not mistaken for an error."""
         note, keep = self.clocks.note, self.last_lines.append
         for line in lines:
             self.lines += 1
@@ -131,12 +131,12 @@ class Progress:
         self.ended = self.ended or _SMOKE_END.match(text) is not None
 
     def survived(self, line: int, steps: int) -> bool:
-        """Tell whether the job survived an error in this line: it finished, or it made at least that many steps
-        afterwards."""
+        """Tell whether the job survived an error in this line of the log. It did if it finished, or if it made at
+        least `steps` further steps."""
         return self.ended or len(self._steps) - bisect.bisect_right(self._steps, line) >= steps
 
     def waiting(self) -> Waiting | None:
-        """Tell which side of an asynchronous training waits for the other, according to the last steps."""
+        """Tell which side of an asynchronous training is waiting for the other side, judging by the last steps."""
         assembly = Assembly(mode=self.mode)
         for text in self._said:
             line = parse_step(text)
@@ -150,7 +150,8 @@ class Progress:
         return self.damaged * 2 > self.lines
 
     def place(self, line: int | None = None) -> str:
-        """Describe how far the training had come at a line of the log, or at its end."""
+        """Describe how far the training had come at a line of the log. Without `line`, describe how far it came in the
+        whole log."""
         done = len(self._steps) if line is None else bisect.bisect_right(self._steps, line)
         of = _(" of {total}").format(total=self.total) if self.total else ""
         return (

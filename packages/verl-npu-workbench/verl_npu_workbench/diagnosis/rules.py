@@ -70,7 +70,7 @@ _FIELD = re.compile(r"\{([a-z_]{1,40})\}")
 
 
 class Precision(enum.IntEnum):
-    """How much an error's text tells about the cause. The lowest number tells the most."""
+    """A level that says how much the text of an error tells about the cause. The lowest number stands for the most."""
 
     OWN = 0
     """An error that verl-npu raised itself. Its text says what to do."""
@@ -120,7 +120,8 @@ class LogRule(Rule[str]):
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The codes of the likely causes, the likeliest first. Empty if the rule itself names the cause."""
+        """The codes of the likely causes, the likeliest first. The value is empty if the rule itself names the
+        cause."""
         return self.families if self.precision in (Precision.CODE, Precision.GUESS) else ()
 
 

@@ -77,8 +77,8 @@ class Toolkit:
 
 
 def toolkit(site: Site) -> Toolkit | None:
-    """Return the CANN that an environment variable points to, otherwise the CANN in one of the usual folders. None if
-    there is none."""
+    """Return the CANN that an environment variable points to, or else the CANN in one of the usual folders. Return
+    None if no CANN is found."""
     named = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if named:
         folder = Path(named)
@@ -174,11 +174,11 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
             else _("{usual}, but its environment is not set up").format(usual=usual)
             if there
             else _("no nnal in {usual}").format(usual=usual),
-            expected=_("nnal of the same version as CANN"),
+            expected=_("the package nnal, in the same version as CANN"),
             why=_("without nnal, vllm-ascend's operators end with `libatb.so: cannot open shared object file`"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(usual / _SCRIPT)), where=_WHERE)
             if there
-            else _("install nnal in CANN's version, then `source {nnal}/{script}` {where}").format(
+            else _("install nnal in the version of CANN, then run `source {nnal}/{script}` {where}").format(
                 nnal=_NNAL[0], script=_SCRIPT, where=_WHERE
             ),
         )
@@ -248,7 +248,7 @@ class SharedLibrary:
 
 
 def read_elf(path: Path) -> SharedLibrary:
-    """Read one file. Raises NotElf, OSError."""
+    """Read one ELF file. Raises NotElf if the file is not such a library, and OSError if it cannot be read."""
     with path.open("rb") as file:
         if path.stat().st_size < 64:
             raise NotElf(path)
@@ -454,8 +454,8 @@ _FILES = {
 
 
 def judge_loadable(site: Site) -> Iterator[Finding]:
-    """Yield a finding for each of the two packages that has a missing library. The finding names the first missing
-    library and its owner."""
+    """Check whether torch_npu and vllm-ascend can be loaded. For each of these two packages that needs a missing
+    library, yield a finding that names the first missing library and its owner."""
     for component, patterns in _FILES.items():
         name = f"{component.value}-libraries"
         package = site.package(component)

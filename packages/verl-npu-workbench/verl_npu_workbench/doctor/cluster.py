@@ -115,7 +115,7 @@ def as_json(finding: Finding) -> dict[str, str]:
 
 
 def read(answer: str, node: str) -> list[Finding]:
-    """Parse the output of a node. Raises FleetError."""
+    """Parse the output of a node. Raises FleetError if the output is malformed."""
     try:
         return [
             Finding(

@@ -73,8 +73,8 @@ def judge_npus(site: Site) -> Iterator[Finding]:
                 "npus",
                 f"{len(smi.npus)} x {', '.join(useless)}",
                 expected=_("Ascend A2 (910B1 to 910B4), A3, or A5"),
-                why=_("neither verl nor vllm-ascend supports this model"),
-                fix=_("use a machine with A2 or A3"),
+                why=_("neither verl nor vllm-ascend supports this NPU model"),
+                fix=_("use a machine with Ascend A2 or A3"),
             )
         elif sick:
             yield _sick(sick, len(smi.npus))
@@ -153,8 +153,8 @@ def _memory(site: Site) -> Iterator[Finding]:
         found,
         expected=_("NPUs that nobody else uses"),
         why=_(
-            "a rollout engine takes the share gpu_memory_utilization of the whole memory, so it runs out "
-            "of memory if others use some of it"
+            "a rollout engine takes the share gpu_memory_utilization of an NPU's whole memory, so the engine runs "
+            "out of memory if other processes use some of this memory"
         ),
         fix=fix,
     )

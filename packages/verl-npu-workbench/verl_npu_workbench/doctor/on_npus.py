@@ -15,7 +15,7 @@ _WIDTH = 64
 
 
 def compute() -> int:
-    """Run the test `operator`: return 0 if every NPU computes the same result as the CPU. Prints one line."""
+    """Run the test `operator`, and print one line. Return 0 if every NPU computes the same result as the CPU."""
     import torch
 
     from verl_npu.ascend import software
@@ -40,7 +40,7 @@ def compute() -> int:
 
 
 def reduce() -> int:
-    """Run one rank of the test `collective`: return 0 if every rank gets the right sum. Prints one line."""
+    """Run one rank of the test `collective`, and print one line. Return 0 if every rank gets the right sum."""
     import torch
 
     from verl_npu.ascend import software

@@ -71,7 +71,10 @@ def judge_verl(site: Site) -> Iterator[Finding]:
             "verl",
             _("neither verl nor torch in this environment") if empty else _("no verl in this environment"),
             expected=_("one of {pins}").format(pins=_(", ").join(PINS)),
-            why=_("verl decides which versions the other packages must have; without verl, no versions were compared"),
+            why=_(
+                "which versions the other packages must have depends on verl; verl is not installed, so no "
+                "versions were compared"
+            ),
             fix=_(
                 "{env} --pin v0.7.1  # or another pin; prints the commands that install everything, in order"
             ).format(env=ENV),
@@ -101,7 +104,7 @@ def judge_patches(site: Site) -> Iterator[Finding]:
         yield error(
             "patches",
             _(", ").join(judged.refused),
-            expected=_("a verl and a transformers that verl-npu's patches fit"),
+            expected=_("versions of verl and transformers that verl-npu's patches fit"),
             why=_("if one patch of a feature does not fit, verl-npu does not apply the feature at all"),
             fix=_("verl-npu check --diff  # shows what differs"),
         )
@@ -138,7 +141,7 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
         yield error(
             "ways-in",
             f"{AUTOLOAD}=0",
-            expected=_("the variable unset, or 1"),
+            expected=_("the variable is unset, or is 1"),
             why=_("with 0, torch loads neither torch_npu nor verl-npu, and verl finds no NPU"),
             fix=f"unset {AUTOLOAD}",
         )
@@ -406,7 +409,9 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
         name,
         str(package),
         expected=str(need),
-        why=_("this package is made for CUDA, and programs that find it use it instead of the NPU's own code"),
+        why=_(
+            "this package is made for CUDA, and programs that find this package use it instead of the code for NPUs"
+        ),
         fix=f"pip uninstall -y {name}",
     )
 
@@ -424,7 +429,7 @@ def _commit(need: Need, package: Package) -> Finding:
         need.component.value,
         str(package),
         expected=f"{' or '.join(claim.revision for claim in named)} ({need.pin})",
-        why=_("other commits have the same version number, but only this one was tested"),
+        why=_("other commits have the same version number, but only this commit was tested"),
         fix=install_command(need),
     )
 
@@ -473,7 +478,7 @@ def judge_torch(site: Site) -> Iterator[Finding]:
             found,
             expected=_("torch {major}.{minor}").format(major=theirs.major, minor=theirs.minor),
             why=_(
-                "libtorch_npu.so is compiled for one release of PyTorch; with another release, its import "
+                "libtorch_npu.so is compiled for one release of PyTorch; with another release, `import torch_npu` "
                 "ends with `undefined symbol: _ZN…`"
             ),
             fix=fix,
@@ -483,7 +488,7 @@ def judge_torch(site: Site) -> Iterator[Finding]:
             name,
             found,
             expected=str(asked) if asked else _("torch {base_version}").format(base_version=theirs.base_version),
-            why=_("torch_npu replaces internals of PyTorch that change between its patch releases"),
+            why=_("torch_npu replaces internals of PyTorch, and these change between PyTorch's patch releases"),
             fix=fix,
         )
     else:
@@ -504,7 +509,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
             name,
             _("vllm-ascend {ascend} without vllm").format(ascend=ascend),
             expected=_("vllm {wanted}").format(wanted=wanted or _("with the same version number")),
-            why=_("vllm-ascend imports vllm: `No module named 'vllm'`"),
+            why=_("vllm-ascend imports vllm, and without vllm, it ends with `No module named 'vllm'`"),
             fix=_exchange(site, Component.VLLM, wanted),
         )
     elif ascend is None and vllm is not None:
@@ -548,8 +553,8 @@ def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Find
         found,
         expected=_("the same version number for both"),
         why=_(
-            "vllm-ascend changes vLLM's own classes; with another release, it ends with an ImportError "
-            "at its start, or computes wrongly"
+            "vllm-ascend changes vLLM's own classes; with another release of vLLM, vllm-ascend ends with an "
+            "ImportError when it starts, or computes wrong results"
         ),
         fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
     )
@@ -570,8 +575,8 @@ def _exchange(site: Site, part: Component, release: str) -> str:
 
 
 def judge_megatron(site: Site) -> Iterator[Finding]:
-    """Check that MindSpeed and Megatron fit together. MindSpeed without Megatron leaves PyTorch partly patched when it
-    is imported."""
+    """Check that MindSpeed and Megatron fit together. If Megatron is missing, importing MindSpeed leaves PyTorch
+    partly patched."""
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:
@@ -604,12 +609,12 @@ def _judge_megatron(name: str, megatron: Package, mindspeed: Package) -> Finding
     return warning(
         name,
         found,
-        expected=_("Megatron {major}.{minor}, which this MindSpeed is made for").format(
+        expected=_("Megatron {major}.{minor}, for which this MindSpeed is made").format(
             major=theirs.major, minor=theirs.minor
         ),
         why=_(
-            "MindSpeed replaces Megatron's functions by name; with another release, training fails or "
-            "gives wrong results silently"
+            "MindSpeed replaces functions of Megatron; with another release of Megatron, training fails, or gives "
+            "wrong results without an error"
         ),
         fix=f"git -C Megatron-LM checkout core_{'v' if theirs.minor < 13 else 'r'}{theirs.base_version}",
     )

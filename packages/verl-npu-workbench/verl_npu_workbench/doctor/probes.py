@@ -134,7 +134,7 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
         yield error(
             asked.name,
             _("a process that still runs after {patience:g} s").format(patience=asked.patience),
-            expected=_("a process that ends"),
+            expected=_("the process to end within the time limit"),
             why=asked.why,
             fix=_("{again}  # and read CANN's log in ~/ascend/log").format(again=asked.again),
         )

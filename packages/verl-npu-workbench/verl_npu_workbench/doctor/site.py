@@ -111,16 +111,16 @@ class Site:
         return cls(pin, judged, shared_memory=shared, open_files=sys.maxsize if endless else files, arch=arch)
 
     def at(self, path: str) -> Path:
-        """Return where an absolute path is below `root`."""
+        """Return the place of an absolute path below `root`."""
         return self.root / path.lstrip("/")
 
     @cached_property
     def packages(self) -> Mapping[str, Package]:
-        """All installed packages, by canonical name."""
+        """All installed packages, as a mapping from canonical names to packages."""
         return installed_packages(self.path)
 
     def package(self, component: Component) -> Package | None:
-        """Return the package of a component; None if it is not installed."""
+        """Return the package of a component, or None if it is not installed."""
         return self.packages.get(component.value.lower().replace("_", "-"))
 
     @cached_property
@@ -130,7 +130,8 @@ class Site:
 
     @property
     def virtual(self) -> str:
-        """The number of virtual NPUs, as set in the environment. Empty if no virtual NPUs are requested."""
+        """The number of virtual NPUs, as the text that the environment has. The text is empty if no virtual NPUs are
+        requested."""
         return virtual_npus(self.environ)
 
     @cached_property
@@ -153,7 +154,7 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """The kind of the NPUs: `a2`, `a3`, or `a5`. Empty if it is unknown or mixed."""
+        """The kind of the NPUs: `a2`, `a3`, or `a5`. The value is empty if it is unknown or mixed."""
         kinds = {npu.kind for npu in self.smi.npus}
         return kinds.pop() if len(kinds) == 1 else ""
 
@@ -198,7 +199,7 @@ class Need:
 
     @classmethod
     def of(cls, site: Site, component: Component) -> Need:
-        """Return the need of the site's pin, with the site's rollout engines and kind of NPU."""
+        """Return the need for a component that the site's pin has with the site's rollout engines and kind of NPU."""
         if site.pin is None or site.named is None:
             return cls(component, "", ())
         cell = site.named.cells.get(component)
@@ -221,14 +222,14 @@ class Need:
         return self.met_by(version) or not named or version >= min(named)
 
     def at(self, prefix: str = "") -> str:
-        """Return the version to install as the end of a phrase, such as ` of CANN 8.3.RC1`. Empty if the documents
-        name none."""
+        """Return the version to install as the end of a phrase, such as ` of CANN 8.3.RC1`. The result is empty if the
+        documents name no version."""
         exact = self.exact
         return _(" of {prefix}{exact}").format(prefix=prefix, exact=exact) if exact else ""
 
     @property
     def exact(self) -> str:
-        """The exact version to install; empty if the documents name none."""
+        """The exact version to install. The value is empty if the documents name no version."""
         for claim in self.supported:
             if claim.needs.startswith("==") and "*" not in claim.needs and "," not in claim.needs:
                 return claim.needs.removeprefix("==")
@@ -259,8 +260,8 @@ class Package:
 
     @property
     def parsed(self) -> Version | None:
-        """The parsed version. None if Python packaging cannot parse it, or if it is meaningless, as in a shallow
-        clone."""
+        """The parsed version. The value is None if Python packaging cannot parse it, or if it is meaningless, as in a
+        shallow clone."""
         try:
             version = Version(self.version)
         except InvalidVersion:
@@ -290,8 +291,8 @@ class Package:
 
 
 def installed_packages(path: Sequence[str]) -> dict[str, Package]:
-    """Return the packages on `path`, by canonical name. If a name occurs twice, the first package counts, as in
-    Python."""
+    """Return the packages on `path`, as a mapping from canonical names to packages. If two packages have the same
+    name, the first one counts, as in Python."""
     found: dict[str, Package] = {}
     for each in metadata.distributions(path=list(path)):
         name = each.metadata["Name"]
@@ -320,8 +321,7 @@ def _package(name: str, distribution: metadata.Distribution) -> Package:
 
 def distribution_url(name: str, path: Sequence[str]) -> str:
     """Return the source from which pip can reinstall a distribution: a repository's address with a commit, or a file.
-
-    Empty if it came from a package index, or if the source is unknown.
+    The result is empty if it came from a package index, or if the source is unknown.
     """
     for each in metadata.distributions(name=name, path=list(path)):
         content = _json(each.read_text("direct_url.json"))
@@ -459,8 +459,8 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
 
 
 def parse_npu_smi(text: str) -> Answer:
-    """Parse the table of `npu-smi info`. Its format for A2 has one chip for each card, and the format for A3 has
-    two."""
+    """Parse the table of `npu-smi info`. For A2, the table has one chip for each card, and for A3, it has two
+    chips."""
     version = _VERSION.search(text)
     # A3 chips are called Ascend910, like those of the first generation, but only A3's table has Phy-ID.
     physical = _PHYSICAL.search(text) is not None

@@ -50,7 +50,7 @@ def _judge_files(site: Site) -> Finding:
             "triton",
             _("{triton} without triton-ascend").format(triton=triton),
             expected=str(Need.of(site, Component.TRITON_ASCEND)) or "triton-ascend",
-            why=_("this triton is for CUDA: Triton kernels find no driver on NPUs"),
+            why=_("this triton is made for CUDA, so Triton kernels find no driver on NPUs"),
             fix=fix,
         )
     lost = _overwritten(ascend, triton)
@@ -72,7 +72,9 @@ def _judge_files(site: Site) -> Finding:
         "triton",
         _("{triton} together with triton-ascend {ascend}").format(triton=triton, ascend=ascend),
         expected=str(need) or _("only triton-ascend"),
-        why=_("both packages install the folder triton, and one has overwritten files of the other"),
+        why=_(
+            "both packages install files into the folder triton, and one package has overwritten files of the other"
+        ),
         fix=fix,
     )
 
@@ -143,8 +145,11 @@ def _judge_cann(site: Site) -> Finding:
         "triton-cann",
         both,
         expected=_("CANN {named} ({guide})").format(named=_(" or ").join(named), guide=_GUIDE),
-        why=_("CANN's compiler reads the output of triton-ascend, and the two are released for each other"),
+        why=_(
+            "CANN's compiler reads the output of triton-ascend, and each release of triton-ascend is made for "
+            "certain releases of CANN"
+        ),
         fix=f"pip install triton-ascend=={others[0]}"
         if others
-        else _("install CANN {named}, or a triton-ascend that names this CANN").format(named=named[0]),
+        else _("install CANN {named}, or a triton-ascend whose documents name this CANN").format(named=named[0]),
     )

@@ -59,7 +59,7 @@ def _number(least: float, most: float = float("inf")) -> Judge:
 
 
 def unreadable_devices(text: str) -> str:
-    """Describe the problem with a list of visible NPUs, independent of the machine. Empty if there is none."""
+    """Describe what is wrong with a list of visible NPUs on any machine. The result is empty if nothing is wrong."""
     numbers = [each.strip() for each in text.split(",")]
     if not text.strip():
         return _("an empty list of NPUs")
@@ -296,7 +296,8 @@ RULES = (
 
 
 def judge_variables(site: Site) -> Iterator[Finding]:
-    """Yield a finding for each variable with a wrong value. If none is wrong, yield one finding that says so."""
+    """Yield a finding for each variable with a wrong value. If all values are right, yield one finding that says
+    so."""
     wrong = [*wrong_variables(site, Stage.ENVIRONMENT)]
     yield from wrong
     if not wrong:
@@ -323,7 +324,8 @@ _COSTS = {
 
 
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
-    """Check the variables of a site that can be judged at this stage, and yield a finding for each wrong one."""
+    """Check those variables of a site whose values can be judged at this stage. Yield a finding for each variable with
+    a wrong value."""
     yield from _ours(site)
     for rule in RULES:
         text = site.environ.get(rule.name) if stage in rule.stages else None

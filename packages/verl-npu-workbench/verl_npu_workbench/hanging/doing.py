@@ -182,7 +182,7 @@ _OWN_THREADS = re.compile(
 
 
 def doing(threads: Sequence[Thread]) -> Doing:
-    """Return the activity of a process: the most telling one among its threads."""
+    """Return the activity of a process. It is the activity of the thread that tells the most."""
     found = [each for each in (_doing_of_thread(thread) for thread in threads) if each is not None]
     if not found:
         return Doing(Kind.IDLE)

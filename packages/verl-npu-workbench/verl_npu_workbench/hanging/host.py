@@ -76,7 +76,7 @@ class Job:
 
 
 def processes() -> dict[int, Process]:
-    """Return all processes that this process can see, by id."""
+    """Return all processes that this process can see, as a mapping from process ids to processes."""
     found = {}
     for entry in os.scandir(_PROC):
         if entry.name.isdecimal() and (process := process_of(int(entry.name))) is not None:
@@ -98,7 +98,7 @@ def process_of(pid: int) -> Process | None:
 
 
 def rank_of(pid: int) -> Rank | None:
-    """Return the rank of a process. None if it has no rank or belongs to another user."""
+    """Return the rank of a process. Return None if it has no rank or belongs to another user."""
     told = environ_of(pid)
     try:
         rank, size = int(told["RANK"]), int(told["WORLD_SIZE"])
@@ -109,7 +109,8 @@ def rank_of(pid: int) -> Rank | None:
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with. Empty if reading it is not permitted."""
+    """Return the environment variables with which a process was started. The result is empty if reading it is not
+    permitted."""
     try:
         raw = _read(pid, "environ")
     except OSError:
@@ -158,7 +159,7 @@ def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job
     names = ", ".join(f"{job.name} ({seen[job.roots[0]].title[:60]})" for job in found)
     raise CommandError(
         subject="--hang" + (f" {asked}" if asked else ""),
-        expected="one job on this host, or the id of a Ray job or of a process",
+        expected="exactly one job on this host, or the id of a Ray job or of a process after --hang",
         found=f"{len(found)}: {names}" if found else "no visible process of Ray and no rank of torchrun",
         fix="give one of these ids after --hang"
         if found
@@ -203,8 +204,8 @@ def ancestors(pid: int, seen: Mapping[int, Process]) -> Iterator[int]:
 
 
 def gcs_address(job: Job, seen: Mapping[int, Process]) -> str:
-    """Return the address of a Ray job's cluster, from the command line of the job's raylet. Empty if it is not
-    found."""
+    """Return the address of a Ray job's cluster, from the command line of the job's raylet. The result is empty if it
+    is not found."""
     for pid in seen:
         words = _words(pid)
         if "raylet" in words[:400] and job.session and job.session in words:

@@ -74,7 +74,7 @@ def short_title(title: str) -> str:
 
 
 def members_of(job: host.Job, seen: Mapping[int, host.Process], pause: float) -> list[Member]:
-    """Inspect the processes of a job several times within `pause` seconds."""
+    """Inspect the processes of a job several times. All inspections together take `pause` seconds."""
     processes = host.members(job, seen)
     looks = [_stacks(processes)]
     began = time.monotonic()

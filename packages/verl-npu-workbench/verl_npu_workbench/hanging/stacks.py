@@ -56,7 +56,7 @@ class Stacks:
 
 
 def program() -> str:
-    """Return the path of py-spy, which is searched beside this interpreter and on PATH. Empty if it is not
+    """Look for py-spy beside this interpreter and on PATH, and return its path. The result is empty if py-spy is not
     installed."""
     return shutil.which(PACKAGE, path=str(Path(sys.executable).parent)) or shutil.which(PACKAGE) or ""
 

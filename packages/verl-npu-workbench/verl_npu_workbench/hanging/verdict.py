@@ -36,7 +36,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The verdict on a job, with its reasons."""
+    """The verdict on a job, with the reasons for the verdict."""
 
     verdict: Verdict
     odd: tuple[Member, ...]

@@ -201,11 +201,13 @@ class Server:
         larger = [each.key for each in SERVERS.values() if each.npu is self.npu and each.npus >= npus > self.npus]
         raise CommandError(
             subject=f"--npus {npus}",
-            expected=_("1 to {npus}, because one {name} has {npus}").format(npus=self.npus, name=self.name),
+            expected=_("a number from 1 to {npus}, because one {name} has {npus} NPUs").format(
+                npus=self.npus, name=self.name
+            ),
             found=str(npus),
-            fix=_("use --server {larger}, which has enough").format(larger=larger[0])
+            fix=_("use --server {larger}, which has enough NPUs").format(larger=larger[0])
             if larger
-            else _("ask for more nodes"),
+            else _("spread the job over more machines with --nodes"),
         )
 
     def check_pod(self, npus: int, nodes: int) -> None:
@@ -219,12 +221,12 @@ class Server:
         if str(npus) not in allowed:
             raise CommandError(
                 subject=f"--npus {npus}",
-                expected=_("{allowed}, because Ascend's scheduler gives no other number to a pod on {name}").format(
-                    allowed=_(", ").join(allowed), name=self.name
-                )
+                expected=_(
+                    "{allowed}, because Ascend's scheduler accepts only these numbers of NPUs for a pod on {name}"
+                ).format(allowed=_(", ").join(allowed), name=self.name)
                 + (_(" in a job over {nodes} nodes").format(nodes=nodes) if nodes > 1 else ""),
                 found=str(npus),
-                fix=_("ask for one of these numbers"),
+                fix=_("give one of these numbers with --npus"),
             )
 
     def _is_given(self, npus: int, nodes: int) -> bool:

@@ -32,12 +32,14 @@ class Claim:
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        """Parse `NAME:/path`. Raises CommandError."""
+        """Parse `NAME:/path`. Raises CommandError if the text does not have this form."""
         name, _unused, path = text.partition(":")
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or not path.startswith("/"):
             raise CommandError(
                 subject=f"--claim {text}",
-                expected=_("NAME:/PATH, the name of a PersistentVolumeClaim and the path to mount it at"),
+                expected=_(
+                    "NAME:/PATH, where NAME is a PersistentVolumeClaim and PATH is the folder at which it is mounted"
+                ),
                 found=repr(text),
                 fix=_("see verl-npu setup --help"),
             )
@@ -92,9 +94,9 @@ def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise CommandError(
             subject=f"--name {name}",
-            expected=_("at most {longest_name} small letters, digits, and hyphens, starting with a letter").format(
-                longest_name=_LONGEST_NAME
-            ),
+            expected=_(
+                "at most {longest_name} lowercase letters, digits, and hyphens, the first of them a letter"
+            ).format(longest_name=_LONGEST_NAME),
             found=repr(name),
             fix=_("choose another name"),
         )
@@ -104,7 +106,9 @@ def _check_queue(queue: str) -> None:
     if not _LABEL.fullmatch(queue):
         raise CommandError(
             subject=f"--queue {queue}",
-            expected=_("the name of a Volcano queue: at most 63 letters and digits, with - _ . only inside"),
+            expected=_(
+                "the name of a Volcano queue: at most 63 letters and digits, with -, _, and . only in the middle"
+            ),
             found=repr(queue),
             fix="choose one of the queues that `kubectl get queue` lists",
         )

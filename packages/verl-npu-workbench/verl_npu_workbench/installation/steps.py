@@ -360,7 +360,8 @@ _ENVIRONMENT = (
 
 
 def dockerfile(target: Target) -> str:
-    """Return a Dockerfile. Empty if verl has no base image for the target, or if a complete image is published."""
+    """Return a Dockerfile. The result is empty if verl has no base image for the target, or if a complete image is
+    published."""
     image = target.image
     if image is None or target.environment.published:
         return ""

@@ -64,12 +64,14 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The pin's name, with the environment's name unless it is the one in verl's own documents."""
+        """The name of the pin. The name of the environment is added unless the environment is the one in verl's own
+        documents."""
         return self.pin.name_of(self.environment)
 
     @property
     def image(self) -> Image | None:
-        """The base image in verl's Dockerfile for this pin, or the published image. None if there is neither."""
+        """The base image in verl's Dockerfile for this pin, or the published image. The value is None if there is
+        neither."""
         fitting = (image for image in self.environment.images if image.npu == self.npu.value)
         return next((image for image in fitting if image.arch in ("", self.arch.value)), None)
 
@@ -81,7 +83,8 @@ class Target:
         return f"verl-npu:{self.pin.name}-{self.npu.value}"
 
     def claim(self, component: Component) -> Claim | None:
-        """Return the claim about a component that the installation follows. None if the component is not installed."""
+        """Return the claim about a component that the installation follows. Return None if the component is not
+        installed."""
         cell = self.environment.cells.get(component)
         about = cell.about(npu=self.npu.value, arch=self.arch.value) if cell else ()
         claims = sorted((claim for claim in about if not claim.unsupported), key=lambda claim: not claim.npu)
@@ -91,7 +94,7 @@ class Target:
 
     @property
     def documented(self) -> bool:
-        """Whether the documents cover this kind of NPU. All of them cover A2 and A3."""
+        """Whether the documents of verl cover this kind of NPU. The documents of every pin cover A2 and A3."""
         cells = self.environment.cells.values()
         return self.npu is not Npu.A5 or any(claim.npu == self.npu.value for cell in cells for claim in cell.claims)
 
@@ -101,7 +104,7 @@ class Target:
         return cell is not None and any(claim.unsupported for claim in cell.about())
 
     def specifier(self, component: Component) -> str:
-        """Return the version specifier of a component; empty if any version will do.
+        """Return the version specifier of a component; the result is empty if any version will do.
 
         On x86, torch's build for CPUs has +cpu in its version; the plain version is a CUDA build.
         """

@@ -48,6 +48,7 @@ _BUILTINS: Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]] = {
     "str": (_KNOWN, str),
     "list": ((list, tuple, dict), list),
     "len": ((str, list, tuple, dict), len),
+    "sorted": ((list, tuple, dict), sorted),
 }
 """Python's functions of one argument that the interpreter evaluates, each with the argument types that it may be
 called with."""
@@ -104,17 +105,25 @@ class _Registry(dict[object, object]):
         self._registered: Iterator[object] | None = registered
 
     def __contains__(self, name: object) -> bool:
-        if super().__contains__(name):
-            return True
+        return super().__contains__(name) or name in self._others()
+
+    def __iter__(self) -> Iterator[object]:
+        for _unused in self._others():
+            pass
+        return super().__iter__()
+
+    def _others(self) -> Iterator[object]:
+        """Read the names that have not been read yet, and yield each of them."""
         if self._registered is None:
             raise _Unknown
         registered, self._registered = self._registered, None
         for each in registered:
             self[each] = UNKNOWN
-            if each == name:
-                break
+            # An error in the middle leaves the registry incomplete.
+            self._registered = registered
+            yield each
+            self._registered = None
         self._registered = registered
-        return super().__contains__(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +237,15 @@ class _Reading:
     depth: int = 0
 
     def asked(self, target: Target, args: Sequence[object]) -> object:
-        """Follow a function, a method, or a class, and return the result. A method's first argument is its object."""
+        """Follow the call of a function, a method, or a class, and return the result of the call. For a method, the
+        first of `args` is the object."""
         if not target.owner:
             return self._call(self._global(target.name), args, {})
         match self.tree.nodes(target):
             case [ast.FunctionDef() as node]:
-                return self._within(target.module, Target(target.module, target.owner)).body(node, args, {})
+                owner = Target(target.module, target.owner)
+                own = [_Class(owner)] if _is_class_method(node) else []
+                return self._within(target.module, owner).body(node, [*own, *args], {})
         raise _Unknown
 
     def run(self, statements: Sequence[ast.stmt], names: Names) -> _Returned | None:
@@ -288,12 +300,18 @@ class _Reading:
     def _forget(self, node: ast.AST, names: Names) -> bool:
         """Mark as unknown everything that a statement may change. Return True if the statement may return."""
         inside = list(ast.walk(node))
-        calls = [each.func for each in inside if isinstance(each, ast.Call)]
-        changing = [func for func in calls if not (isinstance(func, ast.Attribute) and func.attr == "get")]
+        calls = [each for each in inside if isinstance(each, ast.Call)]
+        functions = [each.func for each in calls]
+        changing = [func for func in functions if not (isinstance(func, ast.Attribute) and func.attr == "get")]
         called = {id(part) for func in changing for part in ast.walk(func)}
-        read = {
-            id(each.value) for each in inside if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load)
-        }
+        # A frozen dataclass sets its attributes in this way.
+        set_ones = [
+            each.args for each in calls if ast.unparse(each.func) == "object.__setattr__" and len(each.args) == 3
+        ]
+        # What is stored in an attribute is bound below.
+        read = {id(each.value) for each in inside if isinstance(each, ast.Attribute)} | {id(of) for of, *_ in set_ones}
+        for of, name, _value in set_ones:
+            self._bind(ast.Attribute(of, getattr(name, "value", "")), UNKNOWN, names)
         for each in inside:
             match each:
                 case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
@@ -303,7 +321,11 @@ class _Reading:
                         names[name] = UNKNOWN
                         self._forget(inner.node, names)
                 case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), _Object | dict):
-                    if id(each) in called or id(each) not in read:
+                    if id(each) not in read:
+                        self._change(name, names)
+                    elif id(each) in called and isinstance(known := names[name], _Object):
+                        self._forget_state(known)
+                    elif id(each) in called:
                         self._change(name, names)
                 case (
                     ast.Name(id=name, ctx=ast.Store() | ast.Del())
@@ -322,6 +344,32 @@ class _Reading:
             known.attributes.clear()
         elif isinstance(known, dict | _Section):
             names[name] = UNKNOWN
+
+    def _forget_state(self, changed: _Object) -> None:
+        """Mark as unknown the attributes of an object, or the parts of them, that one of its methods may have
+        changed."""
+        for name, value in [*changed.attributes.items()]:
+            for part in self._assigned_parts(changed.of, name):
+                if part and isinstance(value, _Section):
+                    value.values[value.full(part)] = UNKNOWN
+                else:
+                    changed.attributes.pop(name, None)
+            if not isinstance(value, _Section | str | int | None):
+                changed.attributes.pop(name, None)
+
+    def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
+        """Return the parts of an attribute to which the methods of a class assign, except `__init__`. The attribute
+        itself is an empty text."""
+
+        def find() -> list[str]:
+            classes = (node for each in self._resolution_order(of) for node in self.tree.nodes(each))
+            members = (each for node in classes for each in getattr(node, "body", ()))
+            inside = (each for node in members if getattr(node, "name", "") != "__init__" for each in ast.walk(node))
+            stores = (ast.unparse(each) for each in inside if isinstance(getattr(each, "ctx", None), ast.Store))
+            found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in stores)
+            return [each[1] or "" for each in found if each]
+
+        return self.tree.recall(("assigned", of, name), find)
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         match target:
@@ -435,6 +483,8 @@ class _Reading:
                     # A method may set a single value, but not the list of the known ones.
                     case [ast.Assign(value=ast.List() as value)]:
                         return self._value(value, {})
+                    case [ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)]:
+                        return self._constant(Target(place.module, f"{place.qualname}.{name}"), value)
         raise _Unknown
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:
@@ -448,6 +498,9 @@ class _Reading:
     def _called(self, call: ast.Call, names: Names) -> object:
         if self.known and (text := ast.unparse(call)) in self.known:
             return self.known[text]
+        if isinstance(call.func, ast.Call):
+            # Like Python, before the arguments.
+            self._value_or_unknown(call.func, names)
         args = [self._value_or_unknown(each, names) for each in call.args]
         given = self._keywords(call, names)
         match call.func:
@@ -517,8 +570,9 @@ class _Reading:
     def make_section(self, of: _Section) -> object:
         """Return the object that Hydra makes from a section. Hydra instantiates the `_target_` classes of the section
         and its subsections."""
-        keys = (key.removeprefix(f"{of.key}.") for key in of.values)
-        given = {key: self._in_section(of.get(key)) for key in keys if key.isidentifier()}
+        names = (key.removeprefix(f"{of.key}.") for key in of.values if key.startswith(f"{of.key}."))
+        # Hydra reads the names that begin with an underscore.
+        given = {name: self._in_section(of.get(name)) for name in names if re.fullmatch(r"[^\W_]\w*", name)}
         return self.made(self._named_class(of), [], given)
 
     def _in_section(self, value: object) -> object:
@@ -584,13 +638,17 @@ class _Reading:
         Raises:
             _Unknown: a registered name is unknown.
         """
-        parsed = self.tree.parse(registry.module)
-        functions = [node for node in parsed.body if isinstance(node, ast.FunctionDef)] if parsed is not None else []
-        stored = [each.name for each in functions if _stores(each, registry.name)]
+        places: list[ast.AST | None] = [self.tree.parse(registry.module)]
+        if registry.owner:
+            places = [*self.tree.nodes(Target(registry.module, registry.owner))]
+        inside = [each for place in places for each in getattr(place, "body", ())]
+        functions = [node for node in inside if isinstance(node, ast.FunctionDef)]
+        stored = [each.name for each in functions if _stores(each, registry)]
         if not stored:
             return
-        near = self.tree.modules_with((registry.module.rpartition(".")[0],), stored)
-        far = self.tree.modules_with((registry.package,), stored)
+        words = [registry.owner, *stored] if registry.owner else stored
+        near = self.tree.modules_with((registry.module.rpartition(".")[0],), words)
+        far = self.tree.modules_with((registry.package,), words)
         for module in dict.fromkeys((registry.module, *near)):
             yield from self._registers(module, stored, registry)
         for module in far:
@@ -600,8 +658,12 @@ class _Reading:
         tree, reading = self.tree.parse(module), replace(self, module=module)
         for node in ast.walk(tree) if tree is not None else ():
             match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name), args=[first, *_]) if (
+                    registry.owner and name in stored and self._refers_to(module, owner, registry.module)
+                ):
+                    yield reading._value(first, {})
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if (
-                    name in stored and self._refers_to(module, name, registry.module)
+                    not registry.owner and name in stored and self._refers_to(module, name, registry.module)
                 ):
                     yield reading._value(first, {})
 
@@ -632,10 +694,14 @@ class _Reading:
                     return self._within(each.module, each).body(node, own, given)
                 case [ast.FunctionDef(decorator_list=[ast.Name(id="staticmethod")]) as node]:
                     return self._within(each.module, each).body(node, args, given)
+                case [ast.FunctionDef() as node] if _is_class_method(node):
+                    return self._within(each.module, each).body(node, [_Class(line[0]), *args], given)
             break
-        for given_one in (owner, *args):
-            if isinstance(given_one, _Object):
-                given_one.attributes.clear()
+        if owner is not None:
+            self._forget_state(owner)
+        for argument in args:
+            if isinstance(argument, _Object):
+                argument.attributes.clear()
         raise _Unknown
 
     def _within(self, module: str, within: Target | None) -> _Reading:
@@ -675,6 +741,8 @@ class _Reading:
         for each in reversed(line):
             for name, node in self._fields(each):
                 made.attributes[name] = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
+        for name in given.keys() - made.attributes.keys() if all(map(self._is_whole, line)) else ():
+            self.said.append(f"TypeError: {target.name}.__init__() got an unexpected keyword argument '{name}'")
         made.attributes.update(given)
         if any(self._defined(line, "__post_init__")):
             self._method(line, "__post_init__", made, [], {})
@@ -695,6 +763,17 @@ class _Reading:
                         continue
         return found
 
+    def _is_whole(self, target: Target) -> bool:
+        """Tell whether a class is a dataclass, and all its base classes that may have fields are known."""
+        for node in self.tree.nodes(target):
+            if not isinstance(node, ast.ClassDef) or not any(
+                "dataclass" in ast.unparse(by) for by in node.decorator_list
+            ):
+                return False
+            if len(self._bases(target)) < sum(ast.unparse(base) != "collections.abc.Mapping" for base in node.bases):
+                return False
+        return True
+
     def _class(self, module: str, name: str) -> Target:
         for place in self.tree.chain(Target(module, name)):
             if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
@@ -712,12 +791,14 @@ def _is_instance(value: object, kinds: ast.expr) -> bool:
     return isinstance(value, tuple(_TYPES[name] for name in named))
 
 
-def _stores(function: ast.FunctionDef, registry: str) -> bool:
-    """Tell whether a function stores something in the dictionary `registry`."""
+def _is_class_method(function: ast.FunctionDef) -> bool:
+    return [ast.unparse(each) for each in function.decorator_list] == ["classmethod"]
+
+
+def _stores(function: ast.FunctionDef, registry: Target) -> bool:
+    """Tell whether a function stores something in the dictionary `registry`, of a module or of a class."""
+    names = {f"{owner}.{registry.name}" for owner in ("cls", registry.owner)} if registry.owner else {registry.name}
     return any(
-        isinstance(each, ast.Subscript)
-        and isinstance(each.ctx, ast.Store)
-        and isinstance(each.value, ast.Name)
-        and each.value.id == registry
+        isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) in names
         for each in ast.walk(function)
     )

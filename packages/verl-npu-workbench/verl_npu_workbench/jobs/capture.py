@@ -33,14 +33,15 @@ STANDINS = (
 )
 """The programs that are replaced by a stand-in. The stand-in records each call."""
 _LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
-# Each bash sources this before the script, so that sourcing a file that is only on the cluster is recorded and does
-# not end the script.
+# Each bash sources this before the script, so that the shell files that run are recorded, and sourcing a file that is
+# only on the cluster does not end the script.
 _PRELUDE = r"""
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
-source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1"; fi; }
-.() { if [ -e "$1" ]; then builtin . "$@"; else verl-npu-missing "$1"; fi; }
+source() { if [ -e "$1" ]; then verl-npu-read "$1" || :; builtin source "$@"; else verl-npu-missing "$1"; fi; }
+.() { if [ -e "$1" ]; then verl-npu-read "$1" || :; builtin . "$@"; else verl-npu-missing "$1"; fi; }
+if [ -f "$0" ]; then verl-npu-read "$0" || :; fi
 """
-_MISSING = "verl-npu-missing"
+_MISSING, _READ = "verl-npu-missing", "verl-npu-read"
 _MOST_CALLS = 10_000
 """The most calls that are kept. No launch script makes more."""
 _MOST_TEXT = 4 << 20
@@ -101,6 +102,8 @@ class Capture:
     calls: tuple[Call, ...]
     missing: tuple[str, ...]
     """Files that the script sources but that do not exist on this machine."""
+    read: tuple[Path, ...]
+    """The script, and the shell files that it sources or starts."""
     ended: Ended
     before: Mapping[str, str]
     """The variables that the script was started with."""
@@ -123,7 +126,7 @@ class Capture:
 
 
 def tree_of(script: Path) -> Path:
-    """Return the root of the source tree that a script belongs to.
+    """Return the root of the source tree to which a script belongs.
 
     The root is the nearest folder above the script that has a package `verl` or a `.git`. If there is none, it is the
     script's own folder.
@@ -135,8 +138,8 @@ def tree_of(script: Path) -> Path:
 
 
 def required_verl(script: Path) -> list[str]:
-    """Return the commands that install the verl that a script's recipe needs, from the recipe's REQUIRED_VERL.txt.
-    Empty if the script belongs to no recipe with such a file."""
+    """Return the commands that install the verl that a script's recipe needs, from the recipe's REQUIRED_VERL.txt. The
+    result is empty if the script belongs to no recipe with such a file."""
     for folder in script.resolve().parents[:2]:
         file = folder / "REQUIRED_VERL.txt"
         if file.is_file():
@@ -175,11 +178,11 @@ def capture(
     if result.ended.limit:
         raise SourceError(
             subject=str(script),
-            expected=_("the script to end quickly, because stand-ins replace the programs that it starts"),
+            expected=_("the script to end quickly, because the programs that it starts are replaced by stand-ins"),
             found=_("{limit}; the last call was {shown}").format(limit=result.ended.limit, shown=_shown(result.calls)),
             fix=_(
                 "give the trainer's own command instead (verl-npu rehearse -- python3 -m verl.trainer.main_ppo "
-                "key=value …): the script computes too long or waits for something that only the cluster has"
+                "key=value …): the script computes for too long, or waits for something that only the cluster has"
             ),
         )
     return result
@@ -215,8 +218,7 @@ def _run(
                 keep=(pipe.writer,),
             )
     data = pipe.data.replace(_quoted(places.home), _quoted(fresh_home()))
-    calls, missing = _calls(data)
-    return Capture(inside, root, calls, missing, ended, before)
+    return Capture(inside, root, *_calls(data), ended, before)
 
 
 def _joined(calls: Sequence[Call]) -> str:
@@ -291,7 +293,7 @@ def check_text(script: Path) -> None:
             subject=str(script),
             expected=_("a shell script that bash can parse"),
             found=re.sub(r"^\S*?: (?=line)", "", first),
-            fix=_("fix this line and check the script with `bash -n`"),
+            fix=_("correct this line, and check the script with `bash -n`"),
         )
 
 
@@ -299,7 +301,7 @@ def _stand_ins(folder: Path, places: _Places) -> Path:
     folder.mkdir()
     program = folder / "stand_in.py"
     program.write_bytes(Path(stand_in.__file__).read_bytes())
-    for name in (*STANDINS, _MISSING):
+    for name in (*STANDINS, _MISSING, _READ):
         # This is a shell line instead of a link, because the interpreter must ignore the environment (-I -S).
         start = f'exec -a {name} "$STAND_IN_PYTHON" -I -S {places.programs}/stand_in.py {name} "$@"'
         (folder / name).write_text(f"#!/bin/bash -p\n{start}\n")
@@ -337,9 +339,10 @@ def _quoted(path: Path) -> bytes:
     return json.dumps(str(path))[1:-1].encode()
 
 
-def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...], tuple[Path, ...]]:
     calls: list[Call] = []
     missing: list[str] = []
+    read: list[Path] = []
     for line in data.split(b"\n", _MOST_CALLS)[:_MOST_CALLS]:
         try:
             call = _call(json.loads(line))
@@ -347,9 +350,11 @@ def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
             continue  # a killed stand-in left half a line, or the script itself wrote there
         if call.program == _MISSING:
             missing += call.arguments[:1]
+        elif call.program == _READ:
+            read += [call.folder / name for name in call.arguments[:1]]
         else:
             calls.append(call)
-    return tuple(calls), tuple(dict.fromkeys(missing))
+    return tuple(calls), tuple(dict.fromkeys(missing)), tuple(dict.fromkeys(read))
 
 
 def _call(read: object) -> Call:

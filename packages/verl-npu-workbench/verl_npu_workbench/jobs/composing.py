@@ -6,8 +6,11 @@ Hydra keeps global state and looks for configurations relative to the working di
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import sys
+from types import ModuleType
 from typing import Any  # Hydra and OmegaConf hand out what they have no types for.
 
 
@@ -21,13 +24,25 @@ def main() -> int:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    try:
+    def composed() -> Any:
         with initialize_config_dir(version_base=None, config_dir=request["folder"]):
-            config = compose(config_name=request["name"], overrides=request["overrides"])
+            return compose(config_name=request["name"], overrides=request["overrides"])
+
+    try:
+        try:
+            config = composed()
+        except HydraException as error:
+            if not _lacking(str(error)).startswith("verl."):
+                raise
+            # Hydra needs only verl's files. Its code needs packages that are not installed here.
+            sys.modules["verl"] = ModuleType("verl")
+            sys.modules["verl"].__path__ = [f"{request['tree']}/verl"]
+            config = composed()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # The message of a parser's error does not name the override.
         override = getattr(error, "override", None)
-        json.dump({"error": f"{override}: {error}" if override else str(error)}, answer)
+        text = f"{override}: {error}" if override else str(error)
+        json.dump({"error": text, "lacking": _lacking(text)}, answer)
         return 0
     values: dict[str, object] = {}
     interpolations: dict[str, str] = {}
@@ -37,6 +52,16 @@ def main() -> int:
     content = {"values": values, "interpolations": interpolations, "dangling": dangling, "config": written}
     json.dump(content, answer, default=str)
     return 0
+
+
+def _lacking(message: str) -> str:
+    """Return the first package in Hydra's search path that cannot be imported here. Hydra has skipped it."""
+    for name in re.findall(r"path=pkg://([\w.]+)", message):
+        try:
+            importlib.import_module(name)
+        except Exception:  # whatever the package's code raises
+            return str(name)
+    return ""
 
 
 def _flatten(

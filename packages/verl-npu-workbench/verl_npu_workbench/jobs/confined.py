@@ -40,8 +40,8 @@ def sandbox_of(
 
 
 def named(trainer: Trainer) -> set[str]:
-    """Return the environment variables that may be read by a trainer's script, its settings, or the files that these
-    name."""
+    """Return the environment variables that a trainer's script, its settings, or the files named in either of them may
+    read."""
     return words_of(trainer.overrides, trainer.folder) | set(trainer.inherited)
 
 

@@ -92,7 +92,7 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     raise JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
         found=_("the folder {folder} does not exist").format(folder=folder),
-        fix=_("correct --config-path, which is relative to the folder of the trainer's own file"),
+        fix=_("correct --config-path. The path is relative to the folder of the trainer's own file"),
     )
 
 
@@ -110,14 +110,16 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     check_possible(unconfined)
     with progress.step(_("composing the settings of {module}").format(module=trainer.module)):
         answer = _answer(trainer, tree, entry, unconfined)
+    if name := answer.get("lacking"):
+        raise _not_composed(trainer, _("no package {name}, which hydra.searchpath names").format(name=name))
     if "error" in answer:
         raise JobSettingError(
             subject=_("the overrides of {module}").format(module=trainer.module),
             expected=_("overrides that Hydra accepts"),
             found=" ".join(str(answer["error"]).split())[:400],
             fix=_(
-                "look the key up in this verl's own configuration: put + in front of a key that does not exist there, "
-                "and use the new name of a key that was moved"
+                "look the key up in this verl's own configuration: put + in front of a key that the configuration "
+                "does not have, and use the new name of a key that was moved"
             ),
         )
     parts = ("values", "interpolations", "dangling", "config")
@@ -168,7 +170,7 @@ def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Map
     if ended.limit:
         raise JobSettingError(
             subject=_("the configuration of {module}").format(module=trainer.module),
-            expected=_("Hydra to compose it within the limits of time and memory"),
+            expected=_("Hydra to compose the configuration within the limits of time and memory"),
             found=ended.limit,
             fix=_("look for a YAML file whose anchors expand without end"),
         )
@@ -197,7 +199,7 @@ def _configurations(entry: Entry, tree: Path) -> list[Path]:
 def _not_composed(trainer: Trainer, found: str) -> JobSettingError:
     return JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
-        expected=_("an answer from Hydra"),
+        expected=_("Hydra to compose the configuration"),
         found=found,
         fix=_("install hydra-core and your verl's other packages into {prefix}").format(prefix=sys.prefix),
     )
@@ -225,7 +227,7 @@ def _source(trainer: Trainer, tree: Path) -> Path:
                 return path
     raise JobSettingError(
         subject=_("the trainer {module}").format(module=module),
-        found=_("not found in {tree} and not installed").format(tree=tree),
+        found=_("the trainer is neither in {tree} nor installed").format(tree=tree),
         fix=_("give the checkout of verl in which the script is started: --source PATH"),
     )
 

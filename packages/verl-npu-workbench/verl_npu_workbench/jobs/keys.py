@@ -42,6 +42,16 @@ def is_megatron(settings: Settings, role: str = ACTOR) -> bool:
     return settings.text(f"{role}.strategy") == "megatron"
 
 
+HOST_FRACTION = f"{ACTOR}.optim.override_optimizer_config.optimizer_offload_fraction"
+"""The fraction of a Megatron actor's optimizer that runs on the host, if optimizer_cpu_offload is on."""
+
+
+def is_partly_on_host(settings: Settings) -> bool:
+    """Tell whether a part of a Megatron actor's optimizer runs on the host, and the other part on the NPU."""
+    on_host = settings.truth(f"{HOST_FRACTION.rpartition('.')[0]}.optimizer_cpu_offload")
+    return is_megatron(settings) and on_host and 0 < settings.number(HOST_FRACTION) < 1
+
+
 def may_sleep(settings: Settings) -> bool:
     """Tell whether the settings allow vLLM's sleep mode, which gives memory back between steps."""
     asked = [settings.get(key) for key in settings.matching(r"actor_rollout_ref\.rollout\..*enable_sleep_mode")]
@@ -55,8 +65,8 @@ def is_separate(settings: Settings) -> bool:
 
 
 def own_rollout(settings: Settings) -> tuple[str, str]:
-    """For a rollout with separate NPUs, return two keys: of the number of NPUs per node, and of the number of
-    nodes."""
+    """Return the two configuration keys that size a rollout with separate NPUs: the key of its number of NPUs per
+    node, and the key of its number of nodes."""
     if is_separate(settings):
         return f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes"
     return ROLLOUT_NPUS, ROLLOUT_NODES

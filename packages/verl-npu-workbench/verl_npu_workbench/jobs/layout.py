@@ -55,8 +55,8 @@ class Parallelism:
 
     @property
     def fewest(self) -> int:
-        """The smallest number of NPUs that these sizes allow. Expert parallelism may span all dimensions except the
-        pipeline."""
+        """The smallest number of NPUs that these parallel sizes allow. Expert parallelism may span all dimensions
+        except the pipeline."""
         experts = self.expert * self.expert_tensor if self.expert > 1 else 1
         return self.pipeline * math.lcm(self.sharing, experts)
 
@@ -113,13 +113,13 @@ def npus_of(trainer: Trainer, settings: Settings) -> int:
 
 
 def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
-    """Yield the sizes that do not evenly divide the trainer's NPUs, or the rollout's if the rollout has separate
-    NPUs."""
+    """Yield the parallel sizes that do not evenly divide the trainer's NPUs or, if the rollout has separate NPUs, the
+    rollout's NPUs."""
     if npus <= 0:
         return
     yield from _trainer_sizes(settings, npus)
-    npus = rollout_npus(settings) or npus
-    key = f"{ROLLOUT}.tensor_model_parallel_size"
+    # verl's worker says the same of a rollout that shares the trainer's NPUs.
+    npus, key = rollout_npus(settings), f"{ROLLOUT}.tensor_model_parallel_size"
     if npus % size(settings, key):
         yield Indivisible(Framework.ROLLOUT, key, str(size(settings, key)), npus)
 

@@ -17,7 +17,8 @@ from verl_npu.language import gettext as _
 
 from .keys import BATCH, ENGINE, MINI_BATCH, MODE, NPUS, PATH, ROLLOUT, SYNC_STEP, is_megatron, size
 from .modes import trainers
-from .rules import Script, is_applied, task_queue_of_engine
+from .rules import task_queue_of_engine
+from .script import Script, is_applied
 from .settings import Settings, override, written
 
 _VLLM = f"{ROLLOUT}.engine_kwargs.vllm"
@@ -37,7 +38,7 @@ Answer = tuple[Values, Values] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One lever."""
+    """A setting that is known to make jobs faster or slower."""
 
     code: str
     ask: Callable[[Script], Answer]

@@ -18,8 +18,8 @@ _CODE = "trainer-mode"
 
 
 def mode_findings(module: str, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
-    """Yield the errors that the v1 trainer would raise in the chosen mode. `module` is the module that the script
-    starts."""
+    """Yield the errors that verl's v1 trainer would raise in the mode that the script chooses. `module` is the module
+    that the script starts."""
     if module != "verl.trainer.main_ppo" or not settings.truth("trainer.use_v1"):
         return
     mode, known = settings.text(MODE), trainers(tree)

@@ -11,11 +11,10 @@ import ast
 import contextlib
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any  # A configuration of OmegaConf's.
 
 from verl_npu import environment
 from verl_npu.ascend.variables import (
@@ -26,7 +25,7 @@ from verl_npu.ascend.variables import (
     VISIBLE_DEVICES,
     virtual_npus,
 )
-from verl_npu.errors import SettingError, SourceError
+from verl_npu.errors import SourceError
 from verl_npu.features.configuration import Section
 from verl_npu.features.device import resolve_device
 from verl_npu.features.fleet.forwarding import refuse_other_values
@@ -51,27 +50,24 @@ from ..pins import PINS, Component
 from . import validated
 from .keys import (
     ACTOR,
-    BATCH,
     CRITIC,
     DEVICE,
     ENGINE,
-    ESTIMATOR,
     FREE_CACHE_ENGINE,
     MAX_PROMPT,
     MAX_RESPONSE,
     MODEL,
     NPUS,
     ROLLOUT,
-    has_critic,
     is_megatron,
     is_separate,
     may_sleep,
 )
-from .layout import Framework, indivisible, npus_of, parallelism_of
-from .modes import mode_findings
-from .settings import Settings
+from .layout import Framework, indivisible, parallelism_of
+from .script import Script, is_applied, rule
 from .successor import successor_findings
-from .trainer import Trainer
+from .upstream import RULES as UPSTREAM_RULES
+from .upstream import trained_roles
 
 _ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
 _WORKER_VARIABLES = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"
@@ -104,68 +100,7 @@ _WEIGHT_SYNC_VARIABLES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Script:
-    """A captured script with its composed settings."""
-
-    trainer: Trainer
-    settings: Settings
-    pin: str
-    """The pin that is nearest to the script's verl."""
-    text: str
-    """The text of the script. Empty if only a command was given."""
-    submitted: bool
-    """Whether the script submits the job to a Ray cluster with `ray job submit`. Ray's workers then get only the
-    variables of the runtime environment."""
-    runtime: Mapping[str, str] | None
-    """The variables of the runtime environment; None if they cannot be read here."""
-    sources: SourceTree
-    """The source of the verl that the script uses."""
-
-    @property
-    def npus(self) -> int:
-        """The number of the trainer's NPUs on all nodes. It is 0 if neither torchrun's arguments nor the settings give
-        it."""
-        return npus_of(self.trainer, self.settings)
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The variables that the job's processes get, both from the script and from the shell in which the script is
-        started."""
-        return (self.runtime or {}) if self.submitted else {**self.trainer.inherited, **self.trainer.exports}
-
-    @cached_property
-    def section(self) -> Section:
-        """The settings in the form in which the job's functions get them."""
-        from omegaconf import OmegaConf
-
-        nested: dict[str, Any] = {}
-        for key, value in self.settings.values.items():
-            *sections, last = key.split(".")
-            section = nested
-            for name in sections:
-                # A recipe's configuration may use one key both as a value and as a section.
-                if not isinstance(section.get(name), dict):
-                    section[name] = {}
-                section = section[name]
-            # OmegaConf raises an error for a mandatory value that is missing.
-            if value != "???":
-                section[last] = _literal(value)
-        config: Section = OmegaConf.create(nested)
-        return config
-
-
-def _literal(value: object) -> object:
-    """Return a value with its remaining interpolations escaped, because these can only be resolved in the running
-    job."""
-    if isinstance(value, str):
-        # OmegaConf reads two backslashes in front of an interpolation as one.
-        return re.sub(r"(?<!\\)(\\*)\$\{", lambda found: 2 * found[1] + "\\${", value)
-    if isinstance(value, list):
-        return [_literal(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _literal(each) for name, each in value.items()}
-    return value
+_AND_IN_JOB = (Stage.SCRIPT, Stage.JOB)
 
 
 # Problems that verl-npu refuses in the job: these rules call the functions that the job calls.
@@ -181,26 +116,15 @@ def _feature_rule(feature: str, ask: Callable[[Script], object], code: str, abou
     return Rule(code, asked, (Stage.SCRIPT, Stage.JOB), about=about)
 
 
-def _check_rollout(script: Script, code: str) -> None:
-    rollout.check(script.section, (code,))
+def _check_source(script: Script, find: Callable[[Section, SourceTree], Iterable[Finding]]) -> None:
+    rollout.refuse(find(script.section, script.sources))
 
 
-def is_applied(script: Script, feature: str) -> bool:
-    """Tell whether the job will run a feature's checks. This requires that the feature is not disabled, and that the
-    settings that the checks read are known."""
-    left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
-    off = _is_off(script) or feature in left_out
-    return not off and (ENGINE in script.settings or (feature == "device" and bool(script.settings.values)))
+def _rollout_rule(code: str) -> Rule[Script]:
+    return _feature_rule("rollout", lambda script: rollout.check(script.section, (code,)), code)
 
 
-def _is_off(script: Script) -> bool:
-    """Tell whether verl-npu is off in the job. It is also off if its switch has an unknown value."""
-    try:
-        return environment.SWITCH.read(script.environ) == "off"
-    except SettingError:
-        return True
-
-
+@rule("rollout.expandable_segments", "", _AND_IN_JOB)
 def _expandable_segments(script: Script) -> Iterator[Finding]:
     """Refuse expandable segments in verl's own trainers. In recipes, only warn, because a recipe may register a
     different engine."""
@@ -239,6 +163,7 @@ def _fields(sources: SourceTree) -> frozenset[str] | None:
 # Problems that upstream, Hydra, or MindSpeed refuse, and problems that may make a job fail.
 
 
+@rule("device-setting", "A trainer.device other than npu.", _AND_IN_JOB)
 def _device(script: Script) -> Iterator[Finding]:
     device, in_force = script.settings.text(DEVICE), is_applied(script, "device")
     if in_force:
@@ -258,11 +183,12 @@ def _device(script: Script) -> Iterator[Finding]:
             "device-setting",
             device,
             subject=DEVICE,
-            why=_("Ray has no resource of that name on NPUs, so verl stops with an error or waits forever"),
+            why=_("on NPUs, Ray has no resource of this name, so verl stops with an error or waits forever"),
             fix=_("remove {device}, or set it to npu").format(device=DEVICE),
         )
 
 
+@rule("shadowed", "A key with two values. The later value wins.")
 def _shadowed(script: Script) -> Iterator[Finding]:
     values: dict[str, str] = {}
     for word in script.trainer.overrides:
@@ -274,12 +200,13 @@ def _shadowed(script: Script) -> Iterator[Finding]:
                 "shadowed",
                 _("two values, {values} and later {value}").format(values=values[key], value=value),
                 subject=key,
-                why=_("Hydra takes the last value"),
+                why=_("if a key has several values, Hydra takes the last one"),
                 fix=_("remove one of the two values"),
             )
         values[key] = value
 
 
+@rule("empty", "A size that is not a number, or is empty, for example because of a shell variable without a value.")
 def _empty(script: Script) -> Iterator[Finding]:
     settings = script.settings
     for key in dict.fromkeys((*settings.matching(_SIZES), *validated.non_numbers(settings, script.sources))):
@@ -291,7 +218,7 @@ def _empty(script: Script) -> Iterator[Finding]:
                 if found.strip()
                 else _("an empty value"),
                 subject=key,
-                why=_("verl needs a number to compute with"),
+                why=_("verl computes with this value, so it must be a number"),
                 fix=_(
                     "write a number without quotes, use a shell variable that has a value, or read an environment "
                     "variable with ${oc.decode:${oc.env:NAME}}"
@@ -311,6 +238,7 @@ _DIVISION_RULES = {
 }
 
 
+@rule("parallel-sizes", "Parallel sizes that do not divide the number of NPUs.")
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
     for each in indivisible(script.settings, script.npus):
         yield error(
@@ -326,108 +254,19 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
         )
 
 
-def _source_of_trainer(script: Script) -> bytes:
-    return script.sources.read(script.trainer.module) or b""
+@rule(
+    "successor",
+    "A recipe (fully_async_policy, one_step_off_policy) that settings of verl's v1 trainer can replace.",
+)
+def _successor(script: Script) -> Iterator[Finding]:
+    return successor_findings(script.trainer, script.settings, script.sources)
 
 
-def _validation_severity(script: Script) -> Callable[..., Finding]:
-    """Return the function `error` if the trainer calls upstream's `validate_config`, and `warning` if it does not.
-
-    The call is in the trainer's own file or, as at 796871d7, in RayPPOTrainer.
-    """
-    trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
-    asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
-        rb"(?<![\w.])validate_config\(", _source_of_trainer(script)
-    )
-    return error if asks or b"self._validate_config()" in trainer else warning
-
-
-def _trained_roles(script: Script) -> list[str]:
-    """Return the settings sections of the models that are trained.
-
-    Some recipes train without a critic, whatever their estimator is: recipe.spin and verl.experimental.vla.main_sac.
-    """
-    module = script.trainer.module
-    upstreams = module.startswith("verl.trainer.") or (
-        module.startswith("verl.") and b"Role.Critic" in _source_of_trainer(script)
-    )
-    critic = has_critic(script.settings) and (upstreams or script.settings.truth(f"{CRITIC}.enable"))
-    return [ACTOR, CRITIC] if critic else [ACTOR]
-
-
-def _batches(script: Script) -> Iterator[Finding]:
-    settings, megatron = script.settings, is_megatron(script.settings)
-    sizes = parallelism_of(settings)
-    # Ranks that share a sequence have the same samples.
-    replica = sizes.replica if megatron else sizes.sequence
-    if _starts_verl_workers(script) and script.trainer.trains:
-        for each in validated.batch_refusals(settings, script.npus, replica, script.sources):
-            yield _refused(_validation_severity(script), "batches", script, each)
-
-
-def _choices(script: Script) -> Iterator[Finding]:
-    settings = script.settings
-    registers = settings.text(f"{MODEL}.external_lib") or "VERL_USE_EXTERNAL_MODULES" in script.environ
-    if registers or ESTIMATOR not in settings or not script.trainer.trains:
-        return
-    try:
-        own = list(_user_sources(script))
-    except SourceError:
-        return
-    for each in validated.name_refusals(settings, _trained_roles(script), script.sources):
-        named = settings.text(each.key).encode()
-        if not any(re.search(rb"[\"']%s[\"']" % re.escape(named), text) for text in own):
-            yield _refused(error, "choices", script, each)
-
-
-def _user_sources(script: Script) -> Iterator[bytes]:
-    """Yield the source code of the user's recipe and reward functions, which may register additional names."""
-    package, top = script.trainer.module.rpartition(".")[0], script.trainer.module.partition(".")[0]
-    if package not in ("", "verl.trainer") and all(map(str.isidentifier, package.split("."))):
-        sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
-        yield from (sources.read(module) or b"" for module in sources.modules_below(package))
-    paths = [Path(script.settings.text(key)).expanduser() for key in script.settings.matching(r".*\.path")]
-    for path in (script.trainer.folder / path for path in (*paths, Path(script.trainer.module))):
-        if path.suffix == ".py" and path.is_file():
-            yield path.read_bytes()
-
-
-def _starts_verl_workers(script: Script) -> bool:
-    """Tell whether a trainer starts verl's own workers, on the number of NPUs that the settings give."""
-    module = script.trainer.module
-    return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in _source_of_trainer(script)
-
-
-def _validation(script: Script) -> Iterator[Finding]:
-    settings = script.settings
-    if not script.trainer.trains:
-        return
-    if ESTIMATOR in settings:
-        said: set[str] = set()
-        for make, found in (
-            (error, validated.section_refusals(settings, _trained_roles(script), script.sources)),
-            # Trainers that stream samples have no train_batch_size.
-            (
-                _validation_severity(script),
-                validated.validation_refusals(settings, script.sources) if settings.whole(BATCH) > 0 else (),
-            ),
-        ):
-            for each in found:
-                if each.message not in said:
-                    said.add(each.message)
-                    yield _refused(make, "validation", script, each)
-
-
-def _refused(make: Callable[..., Finding], code: str, script: Script, refusal: validated.Refusal) -> Finding:
-    return make(
-        code,
-        script.settings.text(refusal.key) or _("settings that verl does not accept"),
-        subject=refusal.key,
-        why=_("verl ends the job with this error: {message}").format(message=" ".join(refusal.message.split())),
-        fix=_("change the setting to a value that this verl accepts"),
-    )
-
-
+@rule(
+    "mindspeed-overrides",
+    "MindSpeed overrides that the MindSpeed named in the documents of the script's verl refuses.",
+    _AND_IN_JOB,
+)
 def _overrides(script: Script) -> Iterator[Finding]:
     if script.pin not in pins():
         return
@@ -449,6 +288,11 @@ def _overrides(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule(
+    "variables",
+    "Exported variables with a value that is wrong on any machine.",
+    (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB),
+)
 def _variables(script: Script) -> Iterator[Finding]:
     site = Site(None, None, environ=script.environ, path=())
     for finding in wrong_variables(site, Stage.SCRIPT):
@@ -494,6 +338,7 @@ def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
             )
 
 
+@rule("exports", "Variables that the script sets but Ray's workers do not get.")
 def _exports(script: Script) -> Iterator[Finding]:
     yield from unexported(script.text, script.trainer.exports)
     if not script.submitted or script.runtime is None:
@@ -504,11 +349,17 @@ def _exports(script: Script) -> Iterator[Finding]:
                 "exports",
                 _("an export in a script that submits its job with ray job submit"),
                 subject=name,
-                why=_("a submitted job gets only the variables of its runtime environment, not those of the shell"),
+                why=_(
+                    "a job that is submitted to Ray gets only the variables of its runtime environment, not the "
+                    "variables of the shell"
+                ),
                 fix=_("add {name} to env_vars in the file that --runtime-env names").format(name=name),
             )
 
 
+@rule(
+    "visible-devices", "A list of visible NPUs that is shorter than the number of NPUs that the job uses on each node."
+)
 def _visible_devices(script: Script) -> Iterator[Finding]:
     listed, each = script.environ.get(VISIBLE_DEVICES), script.trainer.ranks or script.settings.whole(NPUS)
     virtual = virtual_npus(script.environ)
@@ -533,13 +384,13 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
             ).format(count=count, each=each),
             subject=", ".join(f"{name}={text}" for name, text in variables.items() if text is not None),
             why=_(
-                "torchrun starts a process for each NPU that the job asks for, and processes beyond the list end with "
-                "`invalid device ordinal`"
+                "torchrun starts a process for each NPU that the job asks for, and a process whose NPU is not in "
+                "the list ends with `invalid device ordinal`"
             )
             if by_torchrun
             else _(
-                "Ray counts only these NPUs, unless it was started with another list, and verl stops or waits for "
-                "the missing NPUs"
+                "Ray counts only the NPUs in this list, unless Ray was started with another list, and verl stops, "
+                "or waits for the missing NPUs"
             ),
             fix=_("set {virtual_npus} to {each}, or ask for fewer NPUs").format(virtual_npus=VIRTUAL_NPUS, each=each)
             if listed is None
@@ -549,6 +400,7 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule("ray-cpus", "Fewer CPUs for Ray than the job's placement groups need.")
 def _ray_cpus(script: Script) -> Iterator[Finding]:
     """Refuse a number of CPUs that is too small for Ray's placement groups.
 
@@ -568,13 +420,18 @@ def _ray_cpus(script: Script) -> Iterator[Finding]:
                 _("{cpus} CPUs for {each} NPUs").format(cpus=cpus, each=each),
                 subject=key,
                 why=_(
-                    "verl asks Ray for {beside} CPUs with each NPU and one more for its runner, so Ray cannot place "
+                    "verl asks Ray for {beside} CPUs with each NPU, and for one more CPU for verl's runner, so Ray "
+                    "cannot place "
                     "the job"
                 ).format(beside=beside),
                 fix=_("remove {key}, or set it to at least {needed}").format(key=key, needed=beside * each + 1),
             )
 
 
+@rule(
+    "placeholders",
+    "Paths that the script's author left for you to fill in. An absolute path may exist on the cluster.",
+)
 def _placeholders(script: Script) -> Iterator[Finding]:
     for name, value in script.environ.items():
         # The kernel allows no white space in the name of a network interface.
@@ -584,7 +441,10 @@ def _placeholders(script: Script) -> Iterator[Finding]:
                 _("{value}, which is no network interface").format(value=value),
                 subject=name,
                 why=_("the script's author left this name for you to fill in"),
-                fix=_("set it to the interface that the nodes share; `ip addr` lists them"),
+                fix=_(
+                    "set it to the network interface through which the nodes reach each other; `ip addr` lists "
+                    "the interfaces of a node"
+                ),
             )
     for key in script.settings.matching(r"actor_rollout_ref\.model\.path|model\.(path|partial_pretrain)"):
         path = script.settings.text(key)
@@ -607,10 +467,11 @@ def _placeholders(script: Script) -> Iterator[Finding]:
                 _("{path}, which is not on this machine").format(path=path),
                 subject=key,
                 why=_("the script's author left this path for you to fill in"),
-                fix=_("replace the path by your own"),
+                fix=_("write your own path in its place"),
             )
 
 
+@rule("imports", "Names that a trainer imports at its start and its verl lacks.")
 def _imports(script: Script) -> Iterator[Finding]:
     parts = script.trainer.module.split(".")
     if parts[0] == "verl" or "verl" not in script.sources or not all(map(str.isidentifier, parts)):
@@ -629,6 +490,10 @@ def _imports(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule(
+    "ray-collective-hccl",
+    "A group of Ray's collectives, which do not support HCCL, in a trainer that is not verl's own.",
+)
 def _groups(script: Script) -> Iterator[Finding]:
     package = script.trainer.module.rpartition(".")[0]
     top = package.partition(".")[0]
@@ -652,6 +517,7 @@ def _groups(script: Script) -> Iterator[Finding]:
             )
 
 
+@rule("rollout.weight_format", "", _AND_IN_JOB)
 def _weight_format(script: Script) -> Iterator[Finding]:
     asked = [rule for rule in rollout.RULES if rule.code == "rollout.weight_format"]
     for finding in find(asked, script.section, Stage.SCRIPT) if is_applied(script, "rollout") else ():
@@ -659,11 +525,12 @@ def _weight_format(script: Script) -> Iterator[Finding]:
             "rollout.weight_format",
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
-            why=_("the job prints a warning and continues"),
+            why=_("the job only prints a warning about this key, and continues"),
             fix=_("remove {nz_key} from additional_config").format(nz_key=NZ_KEY),
         )
 
 
+@rule("token-budget", "A token budget that is smaller than the longest sequence that the settings allow.")
 def _token_budget(script: Script) -> Iterator[Finding]:
     settings, parallel = script.settings, parallelism_of(script.settings)
     key = f"{ACTOR}.ppo_max_token_len_per_gpu"
@@ -677,7 +544,8 @@ def _token_budget(script: Script) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=key,
             why=_(
-                "a rank makes {subject}, and the update ends with an error if a sequence is longer, padding included"
+                "a rank makes {subject}, and the update ends with an error if a sequence, including its padding, is "
+                "longer"
             ).format(subject=refusal.subject),
             fix=_("raise {key}, or lower {max_prompt} or {max_response}").format(
                 key=key, max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE
@@ -685,6 +553,11 @@ def _token_budget(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "weight-proof",
+    "A proof of the synced weights, which SGLang cannot give if it does not share the trainer's NPUs.",
+    _AND_IN_JOB,
+)
 def _sync_check(script: Script) -> Iterator[Finding]:
     asked = environment.WEIGHT_SYNC_CHECK.text(script.environ) == Check.ENGINE.value
     if (
@@ -697,6 +570,7 @@ def _sync_check(script: Script) -> Iterator[Finding]:
             yield replace(refusal, severity=Severity.WARNING)
 
 
+@rule("task-queue", "A level of torch_npu's task queue at which graphs fail.")
 def _task_queue(script: Script) -> Iterator[Finding]:
     """Source: NPUGraph::capture_begin of torch_npu.
 
@@ -710,19 +584,20 @@ def _task_queue(script: Script) -> Iterator[Finding]:
             _("level 2 of torch_npu's task queue beside an engine that captures graphs"),
             subject=f"{_TASK_QUEUE}={level}",
             why=_("torch_npu ends a capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture`"),
-            fix=_("export {own}=1, which changes the engine alone").format(own=variable)
+            fix=_("export {own}=1, which changes only the engine").format(own=variable)
             if variable == _OWN_TASK_QUEUE
             else _("export {variable}=1, or set {key}=True").format(variable=variable, key=f"{ROLLOUT}.enforce_eager"),
         )
 
 
 def task_queue_of_engine(script: Script) -> tuple[str, str | None]:
-    """Return the variable that sets the level of the engine's task queue, and the level."""
+    """Return the name of the variable that sets the level of the engine's task queue, together with that level."""
     own = _OWN_TASK_QUEUE.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
     level = (script.environ.get(_OWN_TASK_QUEUE) if own else None) or script.environ.get(_TASK_QUEUE)
     return _OWN_TASK_QUEUE if own else _TASK_QUEUE, level
 
 
+@rule("logprobs-mode", "Log-probabilities of the rollout at another temperature than the trainer's.")
 def _logprobs_mode(script: Script) -> Iterator[Finding]:
     """Source: the model runner of vllm-ascend 0.11.0 to 0.23.0, which makes its sampler without logprobs_mode."""
     settings, key = script.settings, f"{ROLLOUT}.temperature"
@@ -739,6 +614,9 @@ def _logprobs_mode(script: Script) -> Iterator[Finding]:
         )
 
 
+@rule(
+    "reward-model", "A reward model with NPUs of its own that verl never wakes up, or whose scores verl cannot read."
+)
 def _reward_model(script: Script) -> Iterator[Finding]:
     """Source: verl's `RewardModelManager` and `RewardLoopWorker`.
 
@@ -761,8 +639,8 @@ def _reward_model(script: Script) -> Iterator[Finding]:
             subject=f"{pool}=True",
             why=_("verl's agent loop ends with `KeyError: 'reward_extra_info'`, and the first step waits forever"),
             fix=_(
-                "set {pool}=False, or set reward.custom_reward_function to a function that asks the model at its "
-                "argument reward_router_address"
+                "set {pool}=False, or set reward.custom_reward_function to a function that sends requests to the "
+                "reward model, at the address in the function's argument reward_router_address"
             ).format(pool=pool),
         )
     is_left_asleep = b"free_cache_engine" in manager and b"enable_resource_pool" not in manager
@@ -771,11 +649,18 @@ def _reward_model(script: Script) -> Iterator[Finding]:
             "reward-model",
             _("a reward model with NPUs of its own whose engine sleeps"),
             subject=f"{sleeps}=True",
-            why=_("verl's trainers put the engine to sleep at the start and never wake it up, so its requests wait"),
+            why=_(
+                "verl's trainers put the engine to sleep at the start and never wake it up, so requests to the "
+                "engine wait forever"
+            ),
             fix=_("set {key}=False").format(key=sleeps),
         )
 
 
+@rule(
+    "fused-kernels",
+    "Triton kernels of verl's fused loss, which Ascend's compiler refuses with upstream's block sizes.",
+)
 def _fused_kernels(script: Script) -> Iterator[Finding]:
     """Warn if the fused loss uses its Triton implementation. The other implementation launches no Triton kernels, but
     Megatron's trainer does not have it."""
@@ -790,8 +675,9 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
         ),
         subject=f"{key}=True",
         why=_(
-            "verl-npu's feature fused_kernels launches them with smaller blocks if the installed compiler refuses "
-            "upstream's; their results and speed on an NPU cannot be checked here"
+            "if the installed compiler refuses upstream's block sizes, verl-npu's feature fused_kernels launches "
+            "the kernels with smaller blocks; the results and the speed of the kernels on an NPU cannot be checked "
+            "here"
         )
         if is_fixed
         else _(
@@ -799,7 +685,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
             "multiple of 1024 gives wrong log-probabilities without an error"
         ),
         fix=_(
-            "compile the kernels with `verl-npu kernels {module}`, or as the job launches them with "
+            "compile the kernels with `verl-npu kernels {module}`, or compile them with the arguments of the job: "
             "`verl-npu rehearse --kernels`"
         ).format(module=MODULE)
         if is_fixed
@@ -807,6 +693,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
     )
 
 
+@rule("liger-kernel", "liger-kernel, if the documents of the script's verl say that NPUs do not support it.")
 def _liger(script: Script) -> Iterator[Finding]:
     cell = PINS[script.pin].cells.get(Component.LIGER_KERNEL) if script.pin in PINS else None
     claims = [claim for claim in cell.claims if claim.unsupported] if cell else []
@@ -818,16 +705,17 @@ def _liger(script: Script) -> Iterator[Finding]:
                 subject=f"{key}=True",
                 why=_(
                     "{source} says that liger-kernel is not supported; liger-kernel's releases since the end of 2025 "
-                    "have code for NPUs, but nobody has tried them with this verl"
+                    "have code for NPUs, but nobody has tried these releases with this verl"
                 ).format(source=claims[0].source),
-                fix=_("set {key}=False, and verl-npu uses the NPU's fused operators in these layers").format(key=key),
+                fix=_("set {key}=False; verl-npu then uses the NPU's fused operators in these layers").format(key=key),
             )
 
 
+@rule("files", "Paths that do not exist on this machine. The cluster may have them.")
 def _files(script: Script) -> Iterator[Finding]:
     missing: dict[str, None] = {}
     for key in script.settings.matching(_PATHS):
-        if key.startswith(f"{CRITIC}.") and CRITIC not in _trained_roles(script):
+        if key.startswith(f"{CRITIC}.") and CRITIC not in trained_roles(script):
             continue
         if key == _REWARD_MODEL and not script.settings.truth("reward_model.enable"):
             continue
@@ -846,8 +734,8 @@ def _files(script: Script) -> Iterator[Finding]:
                 "{count} path that is not on this machine", "{count} paths that are not on this machine", len(missing)
             ).format(count=len(missing)),
             subject=_(", ").join(missing),
-            why=_("the job reads these paths on the machines that it runs on"),
-            fix=_("make sure that the paths exist on every node"),
+            why=_("the job reads these paths on every machine on which it runs"),
+            fix=_("make sure that these paths exist on every node"),
         )
 
 
@@ -855,9 +743,7 @@ _SUPPORTED_TRAINERS = re.compile(r"(?:verl|recipe\.(?:fully_async_policy|gkd|one
 """A pattern for the trainers whose Ray collective groups verl-npu replaces (see verl_npu.features.weight_sync)."""
 _GROUP_CALL = re.compile(rb"\b(?:create|init)_collective_group\(")
 
-_SCRIPT_ONLY = (Stage.SCRIPT,)
 _ENGINE_RULES = (
-    "rollout.ranks",
     "rollout.heads",
     "rollout.additional_config",
     "rollout.rl_config",
@@ -865,139 +751,47 @@ _ENGINE_RULES = (
 )
 """The codes of the rollout rules that run for a script exactly as they run in a job."""
 RULES: tuple[Rule[Script], ...] = (
-    Rule(
-        "device-setting",
-        _device,
-        (Stage.SCRIPT, Stage.JOB),
-        about="A trainer.device other than npu.",
+    _device,
+    _imports,
+    _groups,
+    _shadowed,
+    _empty,
+    _parallel_sizes,
+    *UPSTREAM_RULES,
+    _successor,
+    _overrides,
+    *map(_rollout_rule, _ENGINE_RULES),
+    *(
+        _feature_rule("rollout", partial(_check_source, find=find), code)
+        for code, find in (
+            ("rollout.unread_parallelism", rollout.unread_parallelism),
+            ("rollout.sizes_in_one_word", rollout.sizes_in_one_word),
+        )
     ),
-    Rule("imports", _imports, _SCRIPT_ONLY, about="Names that a trainer imports at its start and its verl lacks."),
-    Rule(
-        "ray-collective-hccl",
-        _groups,
-        _SCRIPT_ONLY,
-        about="A group of Ray's collectives, which do not support HCCL, in a trainer that is not verl's own.",
-    ),
-    Rule("shadowed", _shadowed, _SCRIPT_ONLY, about="A key with two values. The later value wins."),
-    Rule(
-        "empty",
-        _empty,
-        _SCRIPT_ONLY,
-        about="A size that is not a number, or is empty, for example because of a shell variable without a value.",
-    ),
-    Rule(
-        "parallel-sizes", _parallel_sizes, _SCRIPT_ONLY, about="Parallel sizes that do not divide the number of NPUs."
-    ),
-    Rule("batches", _batches, _SCRIPT_ONLY, about="Mini-batches or micro-batches that verl's workers cannot divide."),
-    Rule(
-        "validation",
-        _validation,
-        _SCRIPT_ONLY,
-        about="Settings that verl refuses when it validates its configuration or builds objects from it.",
-    ),
-    Rule("choices", _choices, _SCRIPT_ONLY, about="Names, for example of an estimator, that verl does not know."),
-    Rule(
-        "trainer-mode",
-        lambda script: mode_findings(script.trainer.module, script.settings, script.sources),
-        _SCRIPT_ONLY,
-        about="Settings, or a checkpoint engine, that the chosen mode of verl's v1 trainer refuses.",
-    ),
-    Rule(
-        "successor",
-        lambda script: successor_findings(script.trainer, script.settings, script.sources),
-        _SCRIPT_ONLY,
-        about="A recipe (fully_async_policy, one_step_off_policy) that settings of verl's v1 trainer can replace.",
-    ),
-    Rule(
-        "mindspeed-overrides",
-        _overrides,
-        (Stage.SCRIPT, Stage.JOB),
-        about="MindSpeed overrides that the MindSpeed named in the documents of the script's verl refuses.",
-    ),
-    *(_feature_rule("rollout", partial(_check_rollout, code=code), code) for code in _ENGINE_RULES),
-    _feature_rule(
-        "rollout",
-        lambda script: rollout.refuse(rollout.unread_parallelism(script.section, script.sources)),
-        "rollout.unread_parallelism",
-    ),
-    _feature_rule(
-        "rollout",
-        lambda script: rollout.refuse(rollout.sizes_in_one_word(script.section, script.sources)),
-        "rollout.sizes_in_one_word",
-    ),
-    Rule("rollout.expandable_segments", _expandable_segments, (Stage.SCRIPT, Stage.JOB)),
+    _expandable_segments,
     _feature_rule(
         "fleet",
         lambda script: refuse_other_values(script.environ, script.trainer.name),
         "required-variables",
         "Variables with a value that would make the job compute wrong results; verl-npu gives workers another value.",
     ),
-    Rule(
-        "variables",
-        _variables,
-        (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB),
-        about="Exported variables with a value that is wrong on any machine.",
-    ),
-    Rule(
-        "fused-kernels",
-        _fused_kernels,
-        _SCRIPT_ONLY,
-        about="Triton kernels of verl's fused loss, which Ascend's compiler refuses with upstream's block sizes.",
-    ),
-    Rule(
-        "liger-kernel",
-        _liger,
-        _SCRIPT_ONLY,
-        about="liger-kernel, if the documents of the script's verl say that NPUs do not support it.",
-    ),
-    Rule("exports", _exports, _SCRIPT_ONLY, about="Variables that the script sets but Ray's workers do not get."),
-    Rule(
-        "reward-model",
-        _reward_model,
-        _SCRIPT_ONLY,
-        about="A reward model with NPUs of its own that verl never wakes up, or whose scores verl cannot read.",
-    ),
-    Rule("task-queue", _task_queue, _SCRIPT_ONLY, about="A level of torch_npu's task queue at which graphs fail."),
-    Rule(
-        "logprobs-mode",
-        _logprobs_mode,
-        _SCRIPT_ONLY,
-        about="Log-probabilities of the rollout at another temperature than the trainer's.",
-    ),
-    Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
-    Rule(
-        "weight-proof",
-        _sync_check,
-        (Stage.SCRIPT, Stage.JOB),
-        about="A proof of the synced weights, which SGLang cannot give if it does not share the trainer's NPUs.",
-    ),
-    Rule(
-        "token-budget",
-        _token_budget,
-        _SCRIPT_ONLY,
-        about="A token budget that is smaller than the longest sequence that the settings allow.",
-    ),
-    Rule(
-        "visible-devices",
-        _visible_devices,
-        _SCRIPT_ONLY,
-        about="A list of visible NPUs that is shorter than the number of NPUs that the job uses on each node.",
-    ),
-    Rule("ray-cpus", _ray_cpus, _SCRIPT_ONLY, about="Fewer CPUs for Ray than the job's placement groups need."),
-    Rule(
-        "placeholders",
-        _placeholders,
-        _SCRIPT_ONLY,
-        about="Paths that the script's author left for you to fill in. An absolute path may exist on the cluster.",
-    ),
-    Rule("files", _files, _SCRIPT_ONLY, about="Paths that do not exist on this machine. The cluster may have them."),
+    _variables,
+    _fused_kernels,
+    _liger,
+    _exports,
+    _reward_model,
+    _task_queue,
+    _logprobs_mode,
+    _weight_format,
+    _sync_check,
+    _token_budget,
+    _visible_devices,
+    _ray_cpus,
+    _placeholders,
+    _files,
 )
 
 
 def findings(script: Script) -> list[Finding]:
     """Return the findings of all rules that can be checked for a script. Refusals come first."""
-    found = list(find(RULES, script, Stage.SCRIPT))
-    # Both upstream and verl-npu refuse sizes that do not divide the NPUs. Report them once.
-    told = {finding.subject for finding in found if finding.code == "parallel-sizes"}
-    found = [finding for finding in found if finding.code != "rollout.ranks" or finding.subject not in told]
-    return sorted(found, key=lambda finding: not finding.refused)
+    return sorted(find(RULES, script, Stage.SCRIPT), key=lambda finding: not finding.refused)

@@ -20,11 +20,11 @@ class Settings:
         return key in self.values
 
     def get(self, key: str) -> object:
-        """Return a value; None if there is no such key."""
+        """Return a value, or None if there is no such key."""
         return self.values.get(key)
 
     def text(self, key: str) -> str:
-        """Return a value as text; empty if it is null or missing."""
+        """Return a value as text; the result is empty if it is null or missing."""
         value = self.get(key)
         return "" if value is None or value == {} else str(value)
 
@@ -79,7 +79,8 @@ class Settings:
         return found
 
     def changed(self, after: Mapping[str, object]) -> Settings:
-        """Return the settings with the values in `after` changed. A section that is set to a value loses its keys."""
+        """Return a copy of the settings in which the keys in `after` have new values. If a section is set to a value,
+        its keys are removed."""
         kept = {
             key: value
             for key, value in self.values.items()

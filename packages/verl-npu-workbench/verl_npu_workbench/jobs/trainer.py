@@ -56,6 +56,8 @@ class Trainer:
     """The user's own variables that reach the trainer with unchanged values."""
     recipes: Path | None = None
     """The clone of verl-recipe that contains the script and the trainer. None if the trainer is elsewhere."""
+    shell_files: tuple[Path, ...] = ()
+    """The script, and the shell files that it sources or starts."""
 
     @property
     def name(self) -> str:
@@ -69,7 +71,7 @@ class Trainer:
         return re.search(r"generat|eval|infer|serv", self.name) is None
 
     def option(self, name: str) -> str:
-        """Return the value of one of Hydra's command-line options. Empty if it is not given."""
+        """Return the value of one of Hydra's command-line options. The result is empty if it is not given."""
         words = list(self.options)
         for index, word in enumerate(words):
             if word == name and index + 1 < len(words):
@@ -99,7 +101,7 @@ def trainer_of(captured: Capture) -> Trainer:
             subject=str(captured.script),
             expected=_("one trainer"),
             found=f"{len(different)}: {'; '.join(different)[:400]}",
-            fix=_("give one trainer's command after `verl-npu rehearse --`"),
+            fix=_("give the command of one of these trainers after `verl-npu rehearse --`"),
         )
     if not found:
         called = list(dict.fromkeys(" ".join([call.program, *call.arguments[:3]]) for call in captured.calls))
@@ -120,7 +122,7 @@ def trainer_of(captured: Capture) -> Trainer:
             + (_("; the last line of its output is: {said}").format(said=said[-1][:200]) if said else ""),
             fix=_("add the script's arguments after --, or give the trainer's own command"),
         )
-    return replace(found[0], recipes=_recipes(found[0].module, captured))
+    return replace(found[0], recipes=_recipes(found[0].module, captured), shell_files=captured.read)
 
 
 def _recipes(module: str, captured: Capture) -> Path | None:
@@ -143,7 +145,7 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
         raise SourceError(
             subject=" ".join(words)[:200] or _("the command"),
             expected=_("a command such as python3 -m verl.trainer.main_ppo key=value …"),
-            found=_("a command that starts no module or file with key=value settings"),
+            found=_("a command that starts neither a module nor a file with key=value settings"),
             fix=_("copy the command from your script and fill in its variables"),
         )
     return trainer
@@ -161,8 +163,8 @@ def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
 
 
 def runtime_environment(captured: Capture) -> dict[str, str] | None:
-    """Return the variables of the runtime environment with which a script submits its job. None if it submits no
-    job."""
+    """Return the variables of the runtime environment with which a script submits its job. Return None if it submits
+    no job."""
     for call in captured.calls:
         if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
             return _submitted(list(call.arguments[2:]), call.runtime)[0]

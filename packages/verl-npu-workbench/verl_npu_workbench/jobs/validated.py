@@ -13,20 +13,36 @@ from dataclasses import dataclass
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .asserted import UNKNOWN, field_types, instance, refused, refused_sections, returned, section
-from .keys import ACTOR, CRITIC, ENGINE, ESTIMATOR, REFERENCE, ROLES, ROLLOUT, has_critic, has_reference
+from .keys import (
+    ACTOR,
+    CRITIC,
+    ENGINE,
+    ESTIMATOR,
+    MODEL,
+    REFERENCE,
+    ROLES,
+    ROLLOUT,
+    has_critic,
+    has_reference,
+    is_megatron,
+)
 from .settings import Settings
 
 _ALGORITHMS = "verl.trainer.ppo.core_algos"
 _KL = Target(_ALGORITHMS, "kl_penalty")
 _VALIDATION = (Target("verl.utils.config", "validate_config"), Target("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"))
+_V1_TRAINER = Target("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")
 _CRITIC = Target("verl.trainer.ppo.utils", "need_critic")
 _ROLLOUTS = Target("verl.workers.rollout.base", "get_rollout_class")
 _DTYPE = Target("verl.utils.torch_dtypes", "PrecisionType.to_dtype")
 _REWARDS = "reward_manager.registry"
 _TRACKING = Target("verl.utils.tracking", "Tracking")
+_ENGINES = Target("verl.checkpoint_engine.base", "CheckpointEngineRegistry.new")
+_PARSERS = Target("verl.experimental.agent_loop.tool_parser", "ToolParser.get_tool_parser")
 _CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
 _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
+_ENGINE_WORKER = Target("verl.workers.engine_workers", "ActorRolloutRefWorker")
 _LEGACY = "trainer.use_legacy_worker_impl"
 _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "float | None")
 
@@ -55,9 +71,18 @@ def validation_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusa
     yield from (Refusal(ROLES, each) for each in said)
 
 
+def resumption_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors with which the trainer refuses to continue from a checkpoint."""
+    later = tree.nodes(_V1_TRAINER) and settings.truth("trainer.use_v1")
+    trainer = _V1_TRAINER if later else _VALIDATION[1]
+    made = instance(trainer, {"config": section(settings)})
+    for said in refused(Target(trainer.module, f"{trainer.qualname}._load_checkpoint"), [made], tree):
+        yield Refusal("trainer.resume_from_path", said)
+
+
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that upstream raises when it instantiates classes from the sections."""
-    for key, said in refused_sections(settings, [*roles, ROLLOUT], tree):
+    for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL], tree):
         yield Refusal(key, said)
 
 
@@ -99,7 +124,27 @@ def _look_ups(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, T
         method = Target(_WORKERS.module, f"{_WORKERS.qualname}.{add}")
         yield f"{role}.strategy", method, [instance(_WORKERS, {}), section(settings)]
     yield by_name("trainer.logger", _TRACKING, UNKNOWN, UNKNOWN)
+    if not settings.text(f"{ROLLOUT}.checkpoint_engine.custom_backend_module"):
+        yield by_name(f"{ROLLOUT}.checkpoint_engine.backend", _ENGINES)
+    if settings.text(f"{ROLLOUT}.agent.default_agent_loop") == "tool_agent":
+        yield f"{ROLLOUT}.multi_turn.format", _PARSERS, [settings.get(f"{ROLLOUT}.multi_turn.format"), UNKNOWN]
     yield ENGINE, _ROLLOUTS, [settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"]
+
+
+def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors that a worker raises when it builds the actor and its side of the rollout."""
+    worker, method = _ENGINE_WORKER, "init_model"
+    if _is_legacy(settings, tree):
+        module = "megatron_workers" if is_megatron(settings) else "fsdp_workers"
+        worker, method = Target(f"verl.workers.{module}", worker.qualname), "_build_rollout"
+    known = {"config": section(settings, ROLES), "role": "actor_rollout", "world_size": npus}
+    for said in refused(Target(worker.module, f"{worker.qualname}.{method}"), [instance(worker, known)], tree):
+        yield Refusal(ROLES, said)
+
+
+def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
+    """Tell whether the trainer starts the workers that verl had before its engines."""
+    return settings.text(_LEGACY) in ("auto", "enable") or not tree.nodes(_ENGINE_WORKER)
 
 
 def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
@@ -109,7 +154,7 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
     if not ranks or batch <= 0 or ESTIMATOR not in settings:
         return
-    if settings.text(_LEGACY) in ("auto", "enable"):
+    if _is_legacy(settings, tree):
         if settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
             return
         known = dict.fromkeys(("self.device_mesh.size()", "torch.distributed.get_world_size()"), npus)

@@ -87,8 +87,8 @@ def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks
 
 
 def blocks_of(arguments: Arguments) -> Blocks:
-    """Return the constants that are sides of blocks: those that the configuration sets or, if it sets none, those that
-    are named like one."""
+    """Return the constants that are sides of blocks: those that the configuration sets or, if it sets none, those
+    whose names look like block sizes."""
     set_by_configuration = {part.partition("=")[0] for part in arguments.label.split(", ") if part}
     return {
         name: value
@@ -103,7 +103,8 @@ def blocks_of(arguments: Arguments) -> Blocks:
 
 
 def halvings_needed(outcome: Outcome) -> int:
-    """Return the smallest number of halvings that can remove the overflow. Each one at most halves a buffer."""
+    """Return the smallest number of halvings that can remove the overflow. One halving makes a buffer at most half as
+    large."""
     ratio = outcome.needed / outcome.there if outcome.there else 1.0
     return max(1, math.ceil(math.log2(ratio))) if ratio > 0 else 1
 

@@ -59,7 +59,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The kernels in some files, and the files that could not be read, each with the reason."""
+    """The kernels that were found in some files. The files that could not be read are listed with the reason for
+    each."""
 
     kernels: tuple[Kernel, ...]
     unread: Mapping[str, str]
@@ -171,8 +172,8 @@ def _judge_group(target: Target, kernels: Sequence[Kernel], request: Request) ->
 
 
 def outcomes(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request: Request) -> list[Outcome]:
-    """Return the outcome of compiling each of these kernels, which are all in one file. Cached outcomes are used where
-    possible."""
+    """Return the outcome of compiling each of these kernels. All kernels must be in one file. Cached outcomes are
+    used where possible."""
     keys = [_kept_as(kernel, case, request) for kernel, case in jobs]
     found = [None if request.fresh else _kept(key) for key in keys]
     missing = [index for index, outcome in enumerate(found) if outcome is None]

@@ -69,7 +69,7 @@ def _why(cases: object) -> str:
 def _no_launches(path: Path, found: str) -> CommandError:
     return CommandError(
         subject=str(path),
-        expected=_("a file with launches of Triton kernels, one in each line"),
+        expected=_("a file with recorded launches of Triton kernels, one launch in each line"),
         found=found,
         fix=_(
             "record the launches again: run the program with {virtual}=1 and {name}=FILE, let it import "
@@ -79,8 +79,8 @@ def _no_launches(path: Path, found: str) -> CommandError:
 
 
 def judge(launched: Sequence[Kernel], request: Request) -> tuple[list[Judged], Mapping[str, str]]:
-    """Return the verdict on each launch, grouped by source tree, and the files that could not be read, each with the
-    reason.
+    """Return the verdicts on the launches, grouped by source tree. Also return the files that could not be read, with
+    the reason for each file.
 
     Raises:
         SandboxError: no sandbox can be made on this machine.

@@ -27,7 +27,8 @@ class Report:
 
 
 def status(result: Report) -> Status:
-    """Return the exit status of a run: a kernel fails, all kernels compile, or none could be judged."""
+    """Return the exit status of a run. The status tells whether a kernel fails, no kernel fails, or no kernel could be
+    judged."""
     verdicts = {each.best.verdict for each in result.judged}
     if any(verdict.fails for verdict in verdicts):
         return Status.FOUND
@@ -35,7 +36,8 @@ def status(result: Report) -> Status:
 
 
 def stands_for(pair: Pair) -> str:
-    """Describe which CANN release the compiler corresponds to, and where it differs from that release."""
+    """Name the CANN release to which the compiler corresponds, and say where the compiler differs from that
+    release."""
     return _(
         "{front} belongs to CANN {cann} ({said_by}); {back} is released separately from CANN, and is newer or older "
         "than the bishengir-compile in your CANN."
@@ -70,8 +72,7 @@ def said(outcome: Outcome, root: Path) -> str:
 
 
 def launched(arguments: Arguments) -> str:
-    """Describe a launch by its pointer types and its grid, because these are what distinguishes launches of the same
-    kernel."""
+    """Describe a launch by its pointer types and its grid, because launches of the same kernel differ in these."""
     types = " ".join(each for each in arguments.signature.values() if each.startswith("*"))
     return _("launched with {types}, grid {grid}").format(types=types, grid="x".join(map(str, arguments.grid)))
 

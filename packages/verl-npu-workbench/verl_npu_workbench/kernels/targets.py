@@ -54,7 +54,7 @@ def find(named: str, unpacked: Path) -> Target:
         raise CommandError(
             subject=named,
             expected=_("Python source with Triton kernels (@triton.jit)"),
-            found=ngettext("none in {count} file", "none in {count} files", len(candidates)).format(
+            found=ngettext("no kernels in {count} file", "no kernels in {count} files", len(candidates)).format(
                 count=len(candidates)
             ),
             fix=_("give a module, file, folder, or wheel that has kernels"),
@@ -101,7 +101,7 @@ def _installed(named: str) -> Path:
     raise CommandError(
         subject=named,
         expected=_("an installed module, a Python file, a folder, or a wheel"),
-        found=_("another name"),
+        found=_("a name that is none of these"),
         fix=_("check the name, or give the folder or the wheel of a package that is not installed"),
     )
 
@@ -115,7 +115,7 @@ def _unpacked(wheel: Path, into: Path) -> Path:
                     subject=str(wheel),
                     expected=_("a wheel"),
                     found=_("more than 4 GiB of source code"),
-                    fix=_("give another file"),
+                    fix=_("give the wheel of another package, or a folder with the kernels"),
                 )
             for each in wanted:
                 archive.extract(each, into)

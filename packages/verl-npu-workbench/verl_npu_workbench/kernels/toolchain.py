@@ -37,8 +37,8 @@ _SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A release of triton-ascend and a release of ascendnpu-ir that are used together, and the CANN release that they
-    correspond to."""
+    """A release of triton-ascend and a release of ascendnpu-ir that are used together, and the CANN release to which
+    the two correspond."""
 
     front: str
     back: str
@@ -160,7 +160,7 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
     if damaged:
         raise CommandError(
             subject=str(folder),
-            expected=_("the compiler as it was installed"),
+            expected=_("the complete compiler, as it was installed"),
             found=_("{file} is missing or has another size").format(file=damaged),
             fix=_("delete this folder; the next run installs the compiler again"),
         )
@@ -183,14 +183,14 @@ def _damaged(folder: Path) -> str:
 
 
 def checked(folder: Path) -> Path:
-    """Create a folder and return its path. Raise CommandError if other users can write to it, because programs in it
-    are executed."""
+    """Create a folder and return its path. Raise CommandError if other users can write to the folder, because programs
+    in the folder will be executed."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
         raise CommandError(
             subject=str(folder),
-            expected=_("a folder that only you can write to, because compilers run from it"),
+            expected=_("a folder to which only you can write, because compilers in this folder are executed"),
             found=_("a folder that belongs to {owner} and has the mode {mode}").format(
                 owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"
             ),
@@ -268,7 +268,7 @@ def _installer(python: Python) -> list[str]:
         return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
     raise CommandError(
         subject=_("downloading the compiler"),
-        found=_("{program} has no pip, and the program uv is not installed").format(program=python.program),
+        found=_("the Python {program} has no pip, and the program uv is not installed").format(program=python.program),
         fix="pip install 'verl-npu-workbench[kernels]'",
     )
 
@@ -279,7 +279,7 @@ def _missing(pair: Pair, python: Python, said: Sequence[str]) -> CommandError:
     names = f"'{FRONT}=={pair.front}' '{BACK}=={pair.back}' {' '.join(repr(each) for each in _DEPENDENCIES)}"
     return CommandError(
         subject=_("Ascend's Triton compiler"),
-        expected=_("{pair} for Python {version} from the package index that pip is set up to use").format(
+        expected=_("{pair} for Python {version}, in the package index that pip uses").format(
             pair=pair.text, version=version
         ),
         found=" ".join(wrong[-1].split())[:300],

@@ -53,7 +53,7 @@ class Stage(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """Where a kernel's arguments come from."""
+    """The source of a kernel's arguments."""
 
     CAPTURED = "captured"
     """A recorded launch."""
@@ -146,8 +146,9 @@ class Judged:
 
     @property
     def best(self) -> Outcome:
-        """The outcome that counts: the first one that compiles, because Triton's tuner skips the others. If none
-        compiles, it is the first one."""
+        """The outcome that decides the verdict on the kernel. It is the first outcome in which the kernel compiles,
+        because Triton's tuner skips configurations that fail. If the kernel compiles in no outcome, it is the first
+        outcome."""
         if not self.tried:
             return Outcome(verdict=Verdict.NOT_JUDGED, why=self.kernel.why)
         good = [outcome for _unused, outcome in self.tried if outcome.verdict is Verdict.COMPILES]
@@ -155,7 +156,7 @@ class Judged:
 
     @property
     def arguments(self) -> Arguments | None:
-        """The arguments of the outcome that counts."""
+        """The arguments with which the outcome `best` was reached."""
         best = self.best
         return next((arguments for arguments, outcome in self.tried if outcome is best), None)
 

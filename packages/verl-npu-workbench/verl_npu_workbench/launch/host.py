@@ -151,7 +151,8 @@ def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: st
 def preload(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that makes the dynamic linker load jemalloc before a program's libraries.
 
-    Raises LaunchError if the linker does not know the library: each program would print an error of ld.so.
+    Raises LaunchError if the dynamic linker does not find the library, because every program would then print an
+    error of ld.so.
     """
     given = environ.get(_PRELOAD, "")
     if "jemalloc" in given:

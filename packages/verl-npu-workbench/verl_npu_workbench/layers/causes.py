@@ -80,7 +80,7 @@ class Cause:
 
 @contextmanager
 def exchanged(edit: Edit | None, *references: Reference) -> Iterator[None]:
-    """Let references compute in another way."""
+    """Let references compute with this edit inside the `with` block."""
     with ExitStack() as stack:
         for reference in references:
             for owner, name, value in edit(reference) if edit else ():
@@ -96,7 +96,7 @@ def cause_of(
     sampling: Sampling | None = None,
     reruns: Mapping[Reason, Recording] | None = None,
 ) -> Cause | None:
-    """Return the cause of a bad operator; None if nothing that is tried explains the error.
+    """Return the cause of a bad operator. Return None if no cause that is tried explains the error.
 
     `reruns` are recordings of the engine with one of its settings exchanged.
     """
@@ -132,7 +132,7 @@ class _Search:
         return self.pair.exact.decoder.config
 
     def error(self, edit: Edit) -> float:
-        """Return the operator's error if the reference computes in another way."""
+        """Return the error that the operator has if the reference computes with this edit."""
         with exchanged(edit, self.pair.exact):
             found = self.pair.exact.compute(self.operator, self.recording.values).double()
         made = self.recording.together(self.operator.made).double()
@@ -140,14 +140,15 @@ class _Search:
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The trainer's weights, in the side's dtype, by their names below the decoder."""
+        """The trainer's weights in the dtype of this side, as a mapping from the names below the decoder to the
+        weights."""
         model = self.pair.exact.model
         named = model.named_parameters(remove_duplicate=False)
         return {path.removeprefix(prefix_of(model)): each.to(self.recording.dtype) for path, each in named}
 
     @cached_property
     def differing(self) -> dict[str, torch.Tensor]:
-        """The weights that the side holds and that are not the trainer's."""
+        """The weights of this side that differ from the trainer's weights."""
         both = ((path, mine, self.recording.held(path)) for path, mine in self.weights.items())
         return {
             path: held.detach().cpu()
@@ -156,7 +157,7 @@ class _Search:
         }
 
     def explained(self, path: str) -> str:
-        """Say in which way a weight of the side differs."""
+        """Say in which way a weight of this side differs from the trainer's weight."""
         mine, heads = self.weights[path], dict[int, list[str]]()
         for other, each in self.weights.items():
             heads.setdefault(digest_of(head_of(each)), []).append(other)
@@ -418,8 +419,9 @@ def _narrower(search: _Search) -> Cause | None:
     made = made[search.judgement.beyond]
     for dtype in (torch.bfloat16, torch.float16):
         alike = float((made.to(dtype).to(made.dtype) == made).double().mean())
-        if made.dtype != dtype and alike > 0.99:
-            said, share = f"{dtype} instead of {made.dtype}".replace("torch.", ""), search.judgement.tokens
+        own = search.recording.dtype
+        if own != dtype and alike > 0.99:
+            said, share = f"{dtype} instead of {own}".replace("torch.", ""), search.judgement.tokens
             return Cause(Reason.DTYPE, said if share > 0.99 else f"{said}, for {share:.0%} of the tokens")
     return None
 

@@ -15,7 +15,7 @@ from .recording import LOGPROBS, Recording
 
 
 class Side(str, Enum):
-    """The computations."""
+    """One of the computations that are compared."""
 
     TRAINER = "trainer"
     ENGINE = "engine"
@@ -24,7 +24,7 @@ class Side(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How far the log-probabilities of the answers' tokens are apart."""
+    """The differences between the two sides' log-probabilities of the answers' tokens."""
 
     tokens: int
     k1: float
@@ -41,7 +41,8 @@ class Numbers:
 
 
 def numbers(trainer: torch.Tensor, engine: torch.Tensor) -> Numbers:
-    """Return how far log-probabilities are apart. The engine sampled the tokens."""
+    """Return the differences between the trainer's and the engine's log-probabilities of tokens that the engine
+    sampled."""
     ours, theirs = trainer.double().flatten(), engine.double().flatten()
     difference = (ours.exp() - theirs.exp()).abs()
     log_ratio = ours - theirs
@@ -59,7 +60,7 @@ def numbers(trainer: torch.Tensor, engine: torch.Tensor) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One side's operators, and what they add up to."""
+    """The verdicts on the operators of one side, and on the side as a whole."""
 
     recording: Recording
     operators: Sequence[Judgement]

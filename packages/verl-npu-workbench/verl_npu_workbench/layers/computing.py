@@ -26,7 +26,7 @@ from .vllm import read
 
 
 def main(words: list[str]) -> None:
-    """Do what the command line says."""
+    """Run the computation that the command line asks for."""
     step, folder = words[0], Path(words[1])
     asked = json.loads((folder / ASK).read_text())
     # Its import brings verl-npu's patches into transformers, as in the trainer.
@@ -80,8 +80,8 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
             return training.trained(folder, asked, batch, model), said, notes
         except RuntimeError as error:
             notes.append(f"{said}: transformers takes its place ({str(error)[-200:]})")
-    elif asked["trainer"]["strategy"].startswith("fsdp"):
-        notes.append("FSDP: this verl has no engine for it, so transformers computes on one NPU")
+    else:
+        notes.append(f"{asked['trainer']['strategy']}: this verl has no engine for it: transformers takes its place")
     temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
     try:
         return record(_load(asked, model.dtype, attention).to(device), batch, temperature), said, notes
@@ -91,7 +91,7 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
 
 
 def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
-    """Read an engine's recording, whose weights have the names that they have in a model of transformers."""
+    """Read an engine's recording. The names of its weights are those that a transformers model uses."""
     made = read(folder, dtype, model.config.get_text_config().num_key_value_heads)
     prefix = prefix_of(model)
 
@@ -103,7 +103,7 @@ def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
 
 
 def generated(model: Any, prompts: list[list[int]], new: int, temperature: float) -> Recording:
-    """Record a transformers model that answers with a cache, token by token.
+    """Let a transformers model answer with a key-value cache, token by token, and record the computation.
 
     The classes of the model's parts are replaced by private copies.
     """

@@ -25,7 +25,8 @@ layers = Feature("layers", "The rollout engine computes the same values as the t
     requires=Defines(_MODE),
 )
 async def compare_layers_after_generation(original: Callable[[Any], Awaitable[object]], worker: Any) -> object:
-    """Return to training. On the steps that the user asked for, compare the engine's layers with the trainer's."""
+    """Let the worker return to training. In the steps for which the user asked, compare the engine's layers with the
+    trainer's layers first."""
     # Imported here, because every process of a job loads this module, and only workers compare.
     from .job import compare_before_training
 

@@ -41,7 +41,8 @@ _STATE = "_verl_npu_layers"
 async def compare_before_training(
     original: Callable[[Worker], Awaitable[object]], worker: Worker, every: int
 ) -> object:
-    """Return to training, and compare the layers if this is the first generation of the first or an N-th step."""
+    """Let the worker return to training. Compare the layers first, if this was the first generation in the first step
+    or in every N-th step."""
     began, (compared, last, ended) = time.monotonic(), getattr(worker, _STATE, (0, 0, 0.0))
     step = _step_of(worker)
     engine = getattr(worker.rollout, "engine", None)

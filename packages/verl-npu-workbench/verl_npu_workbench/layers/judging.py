@@ -28,7 +28,7 @@ _MANY = 16
 
 
 class Verdict(str, Enum):
-    """Where an error comes from."""
+    """The verdict on the error of an operator: its likely origin."""
 
     EXPECTED = "as expected"
     LARGER = "larger than rounding"
@@ -40,7 +40,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """Tokens whose experts rounding decides."""
+    """Tokens for which rounding decides which experts are chosen."""
 
     near: int
     """Tokens whose scores are so close that rounding may choose another expert."""
@@ -68,7 +68,7 @@ class Judgement:
 
     @property
     def tokens(self) -> float:
-        """The share of tokens beyond the margin."""
+        """The share of tokens whose error is larger than the margin that rounding explains."""
         return float(self.beyond.double().mean())
 
     @property
@@ -93,15 +93,15 @@ class Pair:
 
 
 def pair_of(model: object, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> Pair:
-    """Return the references for a side that computes in `dtype`, with the trainer's weights."""
+    """Return the two reference models for a side that computes in `dtype`. Both have the trainer's weights."""
     return Pair(*(Reference(model, batch, each, temperature) for each in (torch.float64, dtype)))
 
 
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
 
-    A block of operators is judged only if one of its operators was not recorded, and all layers as one only if the
-    residual stream was not.
+    A block of operators is judged as a whole only if one of its operators was not recorded. All layers are judged as
+    a whole only if the residual stream was not recorded.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))
@@ -129,8 +129,9 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
     floor = torch.maximum(rounding, usual)
     if made.shape[1] >= _MANY and bool(near.any()):
         floor = usual.expand_as(rounding)
-    # The output itself is rounded by half a unit in the last place.
-    unit = max(torch.finfo(recording.values[name].dtype).eps / 2 for name in operator.made)
+    # The output itself is rounded by half a unit in the last place, but not more coarsely than the side computes.
+    own = torch.finfo(recording.dtype).eps
+    unit = max(min(own, torch.finfo(recording.values[name].dtype).eps) / 2 for name in operator.made)
     ratios = error / torch.maximum(floor, unit * size).clamp(min=torch.finfo(torch.float64).tiny)
     ratios = ratios.nan_to_num(nan=torch.inf)
     ratio = 0.0 if bool(near.all()) else float(ratios[~near].max())

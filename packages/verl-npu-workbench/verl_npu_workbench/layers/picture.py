@@ -10,7 +10,8 @@ from verl_npu.language import gettext as _
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Draw the error of the residual stream by layer into a PNG file: both sides, each with its band of rounding."""
+    """Draw the error of the residual stream at each layer into a PNG file. Both sides are drawn, each with a band that
+    marks rounding."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

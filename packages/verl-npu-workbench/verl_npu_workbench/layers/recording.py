@@ -44,7 +44,7 @@ class Batch:
         return [(row, at) for row, tokens in enumerate(self.tokens) for at in range(len(tokens) - 1)]
 
     def answers(self) -> list[Place]:
-        """Return the places at which a model predicts a token of an answer."""
+        """Return the positions at which a model predicts a token of an answer."""
         return [
             (row, at)
             for row, (tokens, prompt) in enumerate(zip(self.tokens, self.prompts, strict=True))
@@ -71,7 +71,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The values of one side, by name: `NAME:in` and `NAME:out` for a module."""
+    """The recorded values of one side, by their names. The input of a module is named `NAME:in`, and its output
+    `NAME:out`."""
 
     batch: Batch
     dtype: torch.dtype
@@ -85,11 +86,12 @@ class Recording:
 
 
 def prefix_of(model: Any) -> str:
-    """Return the path of the decoder in a language model, which has the embedding and the layers."""
+    """Return the path of the decoder in a language model. The decoder is the part that has the embedding and the
+    layers."""
     for name, module in model.named_modules():
         if all(hasattr(module, part) for part in ("layers", "embed_tokens", "norm")):
             return _plain(f"{name}." if name else "")
-    raise LookupError(f"{type(model).__name__} has no decoder with embed_tokens, layers and norm")
+    raise LookupError(f"the model class {type(model).__name__} has no decoder with embed_tokens, layers, and norm")
 
 
 def _plain(path: str) -> str:
@@ -98,7 +100,7 @@ def _plain(path: str) -> str:
 
 
 class Recorder:
-    """Collects values over several forward passes, whose rows may come in any order."""
+    """Collects values over several forward passes. The rows of a value may come in any order."""
 
     def __init__(self) -> None:
         self.taken: dict[str, list[tuple[Sequence[Place | None], torch.Tensor]]] = defaultdict(list)
@@ -106,7 +108,7 @@ class Recorder:
         self._heads: Sequence[Place | None] = ()
 
     def include(self, taken: Mapping[str, list[tuple[Sequence[Place | None], torch.Tensor]]]) -> None:
-        """Add what another process recorded."""
+        """Add the values that another process recorded."""
         for name, each in taken.items():
             self.taken[name] += each
 
@@ -119,7 +121,8 @@ class Recorder:
         self._places, self._heads = places, places if heads is None else heads
 
     def add(self, name: str, value: object) -> None:
-        """Record a value. It has a row for each place, followed by more rows if the batch is padded."""
+        """Record a value. The value has one row for each place and, if the batch is padded, further rows after
+        these."""
         places = self._heads if name.startswith((HEAD, LOGPROBS)) else self._places
         if not places or not isinstance(value, torch.Tensor):
             return
@@ -154,7 +157,7 @@ class Recorder:
 
 @contextmanager
 def recorded(model: Any, recorder: Recorder) -> Iterator[None]:
-    """Record what the parts of a model compute: one of transformers, or one of vLLM's."""
+    """Record the values that the parts of a model compute. The model is a transformers model or a vLLM model."""
     prefix = prefix_of(model)
     with ExitStack() as stack:
         for path, module in model.named_modules():
@@ -259,7 +262,8 @@ def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
 
 
 def weights_of(model: Any) -> Callable[[str], torch.Tensor | None]:
-    """Return a function that reads a weight of a transformers model by its name below the decoder, or the head's."""
+    """Return a function that reads a weight of a transformers model. The function gets the name that the weight has
+    below the decoder, or the name of the head's weight."""
     prefix, parameters = prefix_of(model), dict(model.named_parameters(remove_duplicate=False))
 
     def held(name: str) -> torch.Tensor | None:
@@ -270,7 +274,7 @@ def weights_of(model: Any) -> Callable[[str], torch.Tensor | None]:
 
 
 def record(model: Any, batch: Batch, temperature: float = 1.0) -> Recording:
-    """Return what a model of transformers computes for a batch, one sequence at a time."""
+    """Let a transformers model compute a batch, one sequence at a time, and return the recorded values."""
     recorder = Recorder()
     device = next(model.parameters()).device
     with torch.no_grad(), recorded(model, recorder):

@@ -40,7 +40,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One step of a model, from recorded values to recorded values."""
+    """One operator of a model: it computes recorded outputs from recorded inputs."""
 
     name: str
     """The name of its module below the decoder. A step inside a module has the module's name and its own."""
@@ -50,7 +50,7 @@ class Operator:
 
     @property
     def module(self) -> str:
-        """The name of its module."""
+        """The name of the operator's module."""
         return self.name.rpartition(".")[0] if self.kind in _STEPS else self.name
 
 
@@ -302,7 +302,7 @@ class Reference:
         return _tensor(function(module, *heads, mask, scaling=module.scaling, dropout=0.0)[0][0].flatten(1))
 
     def block(self, name: str, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the output of a layer's attention, with all its parts."""
+        """Return the output of a layer's whole attention block, including its projections."""
         if name.endswith(_LINEAR):
             return self._each_sequence(self.module(name), hidden)
         return self._attended(name, hidden, None, lambda *heads: self.attend(name, *heads))
@@ -355,7 +355,7 @@ def _eager(module: Any, function: Callable[..., Any]) -> Iterator[Callable[..., 
 
 
 def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Let each token see itself and the earlier ones of its sequence."""
+    """Return a mask with which each token attends to itself and to the earlier tokens of its sequence."""
     return (rows[:, None] == rows) & (places[:, None] >= places)
 
 

@@ -10,7 +10,7 @@ from .judging import MARGIN, Judgement
 
 
 def content(made: Comparison, not_shown: Sequence[str]) -> dict[str, object]:
-    """Return a comparison as JSON. `not_shown` are the circumstances of the job that the comparison does not have."""
+    """Return a comparison as JSON. `not_shown` lists the circumstances of the job that the comparison leaves out."""
     bad, cause = made.first, made.cause
     return {
         "first": bad and made.side and {"side": made.side.value, **_judgement(bad)},

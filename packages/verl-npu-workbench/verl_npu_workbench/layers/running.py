@@ -18,7 +18,7 @@ from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
-from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEGY
+from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEGY, size
 from ..jobs.settings import Settings
 from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
@@ -34,6 +34,7 @@ _CHUNK, _WHOLE = 64, 1024
 IN_JOBS = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
 SUPPORTED = (*IN_JOBS, "qwen2_5_vl", "qwen3_5")
 """The model types that can be compared within a job, and by the command."""
+_MEGATRON = f"{ACTOR}.megatron"
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -106,8 +107,8 @@ def _check_supported(kind: str) -> None:
         raise RolloutError(
             subject=_("the model type {kind}").format(kind=kind),
             expected=_("one of ") + _(", ").join(SUPPORTED),
-            found=_("a type whose operators are not known"),
-            fix=_("compare a script of one of these models"),
+            found=_("a model type whose operators verl-npu does not know"),
+            fix=_("compare the layers of a script whose model has one of these types"),
         )
 
 
@@ -136,7 +137,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "top_k": settings.whole(f"{ROLLOUT}.top_k", -1),
         "top_p": settings.number(f"{ROLLOUT}.top_p", 1.0),
     }
-    parallel = max(1, settings.whole(f"{ROLLOUT}.tensor_model_parallel_size", 1))
+    parallel = size(settings, f"{ROLLOUT}.tensor_model_parallel_size")
     npus = _npus()
     if parallel > npus:
         notes.append(
@@ -147,15 +148,6 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
             ).format(size=parallel, npus=npus)
         )
         parallel = 1
-    strategy = settings.text(STRATEGY) or "fsdp"
-    if not strategy.startswith("fsdp"):
-        notes.append(_("the trainer {strategy}: transformers computes on one NPU").format(strategy=strategy))
-    asked = max(1, settings.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1))
-    ulysses = min(npus, asked)
-    if ulysses < asked:
-        notes.append(
-            _("Ulysses sequence parallelism {asked}: computed with {ulysses}").format(asked=asked, ulysses=ulysses)
-        )
     mode, kwargs = settings.text(f"{ROLLOUT}.logprobs_mode"), settings.below(f"{ROLLOUT}.engine_kwargs.vllm")
     graphs = {**kwargs.pop("compilation_config", {}), "cudagraph_capture_sizes": [1, 2, 4]}
     chunks, cache = (
@@ -199,15 +191,41 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         },
         "prompts": prompts,
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
-        "trainer": {
-            "strategy": strategy,
-            # Each group of ranks needs a prompt of its own.
-            "ranks": min(npus // ulysses, len(_LENGTHS)) * ulysses,
-            "ulysses": ulysses,
-            "remove_padding": _is_on(settings, PACKED),
-            "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
-        },
+        "trainer": _trainer(settings, npus, notes),
         "weights": {},
+    }
+
+
+def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
+    strategy, overrides = settings.text(STRATEGY) or "fsdp", f"{_MEGATRON}.override_transformer_config"
+    # With Megatron, the ranks of a tensor-parallel group share their rows, and with Ulysses each has some.
+    name, key = (
+        ("tensor parallelism", f"{_MEGATRON}.tensor_model_parallel_size")
+        if strategy == "megatron"
+        else ("Ulysses sequence parallelism", f"{ACTOR}.ulysses_sequence_parallel_size")
+    )
+    shared = min(npus, size(settings, key))
+    # Each group of ranks needs a prompt of its own.
+    groups = min(npus // shared, len(_LENGTHS))
+    asked = size(settings, f"{_MEGATRON}.expert_model_parallel_size") if strategy == "megatron" else 1
+    experts = max(each for each in range(1, groups + 1) if groups % each == 0 and each <= asked)
+    for said, wanted, used in ((name, size(settings, key), shared), ("expert parallelism", asked, experts)):
+        if used < wanted:
+            notes.append(_("the trainer's {name} {asked}: computed with {used}").format(name=said, asked=wanted, used=used))
+    return {
+        "strategy": strategy,
+        "ranks": groups * shared,
+        "ulysses": shared,
+        "remove_padding": _is_on(settings, PACKED),
+        "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
+        "megatron": {
+            "tensor_model_parallel_size": shared,
+            "expert_model_parallel_size": experts,
+            "vanilla_mbridge": settings.truth(f"{_MEGATRON}.vanilla_mbridge"),
+            "override_transformer_config": {
+                each.rpartition(".")[2]: settings.get(each) for each in settings.directly_in(overrides)
+            },
+        },
     }
 
 
@@ -252,9 +270,12 @@ def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise RolloutError(
             subject=_("the program {module}").format(module=module),
-            expected=_("a recording"),
+            expected=_("a recording of the layers"),
             found=(lines or [_("no output")])[-1][:500],
-            fix=_("run `verl-npu rehearse` first, which says more about a job that does not start"),
+            fix=_(
+                "run `verl-npu rehearse` with this script first: if a job does not start, a rehearsal says more "
+                "about the reason"
+            ),
         )
 
 

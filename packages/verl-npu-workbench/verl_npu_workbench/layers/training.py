@@ -1,4 +1,4 @@
-"""Records what verl's own FSDP engine computes for a batch: FOLDER, on each rank of a process group."""
+"""Records what verl's own FSDP or Megatron engine computes for a batch: FOLDER, on each rank of a process group."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,17 +18,19 @@ import torch
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from ..processes import own_python
-from . import ASK
+from . import ASK, megatron
 from .recording import LOGPROBS, Batch, Place, Recorder, Recording, prefix_of, recorded
 
-_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+_ENGINES = {"fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "mindspeed"}
+"""The trainers' strategies, and the folders of verl's engines for them on NPUs."""
 BATCH = "batch.json"
 
 
 def supported(asked: dict[str, Any]) -> bool:
-    """Return whether this verl has an engine for the trainer that is asked for."""
+    """Tell whether this verl has a training engine for the trainer that is asked for."""
+    engine = _ENGINES.get(asked.get("trainer", {}).get("strategy"))
     try:
-        return asked.get("trainer", {}).get("strategy") in ("fsdp", "fsdp2") and find_spec(_ENGINE) is not None
+        return engine is not None and find_spec(f"verl.workers.engine.{engine}.transformer_impl") is not None
     except ImportError:  # verl is not installed, or cannot be imported
         return False
 
@@ -54,18 +59,17 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
 
 
 def main(folder: Path) -> None:
-    """Compute this rank's rows, and write them into the folder."""
+    """Compute the rows of this rank, and write them into the folder."""
     from verl.utils import tensordict_utils
     from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device
 
     asked, given = (json.loads((folder / name).read_text()) for name in (ASK, BATCH))
-    rank, ranks, parallel = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), asked["trainer"]["ulysses"]
+    rank = int(os.environ["RANK"])
     get_torch_device().set_device(rank)
     torch.distributed.init_process_group(f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}")
     engine = _engine(asked)
     # Each group of ranks has rows of its own, and the ranks of a group share them.
-    groups = ranks // parallel
-    rows = list(range(len(given["tokens"])))[rank // parallel :: groups]
+    rows = list(range(len(given["tokens"])))[engine.get_data_parallel_rank() :: engine.get_data_parallel_size()]
     packed = [(row, at) for row in rows for at in range(len(given["tokens"][row]))]
     tokens = [torch.tensor(given["tokens"][row]) for row in rows]
 
@@ -76,7 +80,11 @@ def main(folder: Path) -> None:
         {
             "input_ids": nested(tokens),
             "position_ids": nested([torch.arange(len(each)) for each in tokens]),
-            "loss_mask": nested([torch.ones(len(each)) for each in tokens]),
+            # As in verl's trainer, it has a column for each token of the longest answer.
+            "loss_mask": torch.nn.utils.rnn.pad_sequence(
+                [torch.ones(len(each) - given["prompts"][row]) for row, each in zip(rows, tokens, strict=True)],
+                batch_first=True,
+            ),
         },
         {
             "temperature": asked["settings"]["temperature"],
@@ -86,16 +94,12 @@ def main(folder: Path) -> None:
             "pad_token_id": 0,
         },
     )
-    recorder, length = Recorder(), -(-len(packed) // parallel)
-    own: list[Place | None] = [*packed[rank % parallel * length :][:length]]
-    if not asked["trainer"]["remove_padding"]:
-        longest = max(map(len, tokens))
-        own = [(row, at) if at < len(given["tokens"][row]) else None for row in rows for at in range(longest)]
-    with engine.eval_mode(), recorded(engine.module, recorder):
-        recorder.begin(own)
+    recorder = Recorder()
+    with engine.eval_mode(), _recorded(engine, asked["trainer"], recorder, packed):
         made = engine.forward_backward_batch(data, loss_function=None, forward_only=True)
         recorder.begin(packed)
-        recorder.add(LOGPROBS, made["model_output"]["log_probs"].values()[:, None])
+        if engine.is_mp_src_rank_with_outputs():
+            recorder.add(LOGPROBS, made["model_output"]["log_probs"].values()[:, None])
     weights, dtype = {}, getattr(torch, asked["engine"]["dtype"])
     for name, weight in engine.get_per_tensor_param()[0]:
         sent, held = asked["weights"].get(name), weight.detach().cpu().to(dtype)
@@ -103,6 +107,24 @@ def main(folder: Path) -> None:
             weights[name] = held
     torch.save({"taken": dict(recorder.taken), "weights": weights if rank == 0 else {}}, folder / f"trainer-{rank}.pt")
     torch.distributed.destroy_process_group()
+
+
+def _recorded(
+    engine: Any, trainer: dict[str, Any], recorder: Recorder, packed: list[Place]
+) -> AbstractContextManager[None]:
+    """Record what the engine computes for these places of this rank's group."""
+    lengths = Counter(row for row, _ in packed)
+    if trainer["strategy"] == "megatron":
+        size = trainer["megatron"]["tensor_model_parallel_size"]
+        return megatron.recorded(engine, recorder, megatron.padded(lengths, size, trainer["remove_padding"]))
+    rank, parallel = int(os.environ["RANK"]), trainer["ulysses"]
+    size = -(-len(packed) // parallel)
+    own: list[Place | None] = [*packed[rank % parallel * size :][:size]]
+    if not trainer["remove_padding"]:
+        longest = max(lengths.values())
+        own = [(row, at) if at < length else None for row, length in lengths.items() for at in range(longest)]
+    recorder.begin(own)
+    return recorded(engine.module, recorder)
 
 
 def _engine(asked: dict[str, Any]) -> Any:
@@ -119,19 +141,33 @@ def _engine(asked: dict[str, Any]) -> Any:
         enable_gradient_checkpointing=False,
         override_config={"attn_implementation": asked["attention"]},
     )
-    settings = config.FSDPEngineConfig(
-        strategy=trainer["strategy"],
-        model_dtype=trainer["model_dtype"],
-        mixed_precision={"param_dtype": dtype, "reduce_dtype": "float32", "buffer_dtype": "float32"},
-        ulysses_sequence_parallel_size=trainer["ulysses"],
-        use_torch_compile=False,
+    # The Megatron engine asks the tokenizer for a pad token.
+    model.tokenizer = SimpleNamespace(pad_token_id=0)
+    settings, optimizer = (
+        (
+            config.McoreEngineConfig(
+                dtype=dtype, use_remove_padding=trainer["remove_padding"], forward_only=True, **trainer["megatron"]
+            ),
+            config.McoreOptimizerConfig(lr=1e-6, total_training_steps=1),
+        )
+        if trainer["strategy"] == "megatron"
+        else (
+            config.FSDPEngineConfig(
+                strategy=trainer["strategy"],
+                model_dtype=trainer["model_dtype"],
+                mixed_precision={"param_dtype": dtype, "reduce_dtype": "float32", "buffer_dtype": "float32"},
+                ulysses_sequence_parallel_size=trainer["ulysses"],
+                use_torch_compile=False,
+            ),
+            config.FSDPOptimizerConfig(lr=1e-6, total_training_steps=1),
+        )
     )
     engine = EngineRegistry.new(
         model_type="language_model",
         backend=trainer["strategy"],
         model_config=model,
         engine_config=settings,
-        optimizer_config=config.FSDPOptimizerConfig(lr=1e-6, total_training_steps=1),
+        optimizer_config=optimizer,
         checkpoint_config=CheckpointConfig(),
     )
     engine.initialize()

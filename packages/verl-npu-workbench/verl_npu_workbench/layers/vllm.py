@@ -37,7 +37,7 @@ _HEADS = (".query", ".key", ".value", ".attention")
 
 
 class LayerRecorder:
-    """Methods that vLLM adds to its workers: `worker_extension_cls`."""
+    """Methods that vLLM adds to its workers through its setting `worker_extension_cls`."""
 
     model_runner: Any
 
@@ -65,7 +65,7 @@ class LayerRecorder:
         self._layers, self._hooks = recorder, stack
 
     def save_layers(self, folder: str, tokens: list[list[int]], prompts: list[int]) -> None:
-        """Write what was recorded, and the weights that are not the trainer's."""
+        """Write the recorded values, and the weights that differ from the trainer's weights."""
         batch = Batch(tuple(map(tuple, tokens)), tuple(prompts))
         model = _model(self.model_runner)
         made = self._layers.recording(batch, self.model_runner.model_config.dtype)

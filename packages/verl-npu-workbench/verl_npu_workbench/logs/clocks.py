@@ -21,7 +21,7 @@ _BACK = 60.0
 
 
 def seconds(text: str) -> float | None:
-    """Return the time at the beginning of a text, in seconds; None if there is none."""
+    """Return the time at the beginning of a text, in seconds, or None if there is none."""
     found = _STAMP.match(text)
     if found is None:
         return None

@@ -49,7 +49,7 @@ Step = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How long each side waits for the other: the medians over the recent steps."""
+    """The times for which each side waits for the other side: medians over the recent steps."""
 
     trainer: float
     """The time that the trainer waits, as a fraction of a step."""
@@ -62,7 +62,8 @@ class Waiting:
 
 
 def waiting_of(log: TrainingLog) -> Waiting | None:
-    """Return which side of a training waits. None if the training is not asynchronous or has too few steps."""
+    """Return how long each side of a training waits for the other side. Return None if the training is not
+    asynchronous or has too few steps."""
     # The first step of a run compiles and warms up.
     warm = {next(iter(log.steps), 0), *(restart.to for restart in log.restarts)}
     steps = [metrics for step, metrics in log.steps.items() if step <= log.last and step not in warm][-RECENT:]

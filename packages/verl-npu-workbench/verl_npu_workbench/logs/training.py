@@ -224,7 +224,8 @@ class TrainingLog:
         return found
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Return the first and the last missing step of each gap. Empty if steps were dropped on purpose."""
+        """Return the first and the last missing step of each gap. The result is empty if steps were dropped on
+        purpose."""
         if self.left_out:
             return []
         return [(one + 1, two - 1) for one, two in pairwise(self.steps) if two > one + 1]
@@ -436,7 +437,7 @@ def _event_files(path: Path) -> list[Path]:
             )
             if folders
             else _("no TensorBoard files"),
-            fix=_("give the folder that directly contains them"),
+            fix=_("give the folder that directly contains the files of one training"),
         )
     # Their names begin with the time of their creation.
     return sorted(found, key=lambda file: file.name)
@@ -523,7 +524,7 @@ class Follower(ABC):
         return [self.path]
 
     def end(self) -> Iterator[str]:
-        """Yield the lines around the last steps. The training survived any error before them."""
+        """Yield the lines around the last steps. The training survived any error in the lines before these."""
         return iter(())
 
 

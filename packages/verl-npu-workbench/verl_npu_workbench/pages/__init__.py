@@ -9,7 +9,7 @@ __all__ = ["render"]
 
 
 def render(template: str, **facts: object) -> str:
-    """Render a page. Text is escaped. A variable that the template uses but that is not in `facts` raises an error."""
+    """Render a page. Text is escaped. Raises an error if the template uses a variable that is not in `facts`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -194,7 +194,8 @@ class Pin:
         return self.environments[0].images
 
     def name_of(self, environment: Environment) -> str:
-        """Return the pin's name, with the environment's name unless it is the one in verl's own documents."""
+        """Return the name of the pin. The name of the environment is added unless the environment is the one in verl's
+        own documents."""
         return self.name if environment is self.environments[0] else f"{self.name}'s {environment.id}"
 
 

@@ -67,7 +67,7 @@ _STRATEGIES = ("fsdp", "fsdp2")
 
 
 def names_of(trainer: Trainer, settings: Settings) -> Names | None:
-    """Return the names of a fine-tuning trainer's settings. None if the trainer is for reinforcement learning.
+    """Return the names of a fine-tuning trainer's settings. Return None if the trainer is for reinforcement learning.
 
     Raises:
         PlanError: the trainer is neither of the two, or plans do not support its strategy or its launcher.
@@ -84,11 +84,11 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
     if settings.text(names.strategy) not in _STRATEGIES:
         raise PlanError(
             subject=names.strategy,
-            expected=_("{strategies}, because plans of fine-tuning support nothing else yet").format(
+            expected=_("{strategies}, because plans of supervised fine-tuning support no other strategy yet").format(
                 strategies=_(" or ").join(_STRATEGIES)
             ),
             found=settings.text(names.strategy) or _("none"),
-            fix=_("set FSDP in the script for the plan"),
+            fix=_("for the plan, set the strategy to FSDP in the script"),
         )
     _check_counted(trainer)
     return names
@@ -99,15 +99,18 @@ def _check_counted(trainer: Trainer) -> None:
     if not trainer.ranks:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
-            expected=_("a start with torchrun, whose --nproc_per_node and --nnodes give the number of NPUs"),
-            found=_("a start with Ray or Python"),
+            expected=_(
+                "a script that starts the trainer with torchrun, so that --nproc_per_node and --nnodes give "
+                "the number of NPUs"
+            ),
+            found=_("a script that starts the trainer with Ray or Python"),
             fix=_("choose a script that uses torchrun with the same settings"),
         )
     if not trainer.counted:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
             expected=_("numbers for torchrun's --nproc_per_node and --nnodes"),
-            found=_("a value for which torchrun counts the NPUs of the machine"),
+            found=_("a value that makes torchrun count the NPUs of the machine"),
             fix=_("give the number of NPUs, for example --nproc_per_node=8"),
         )
 
@@ -197,8 +200,8 @@ def _rank_batch(names: Names, settings: Settings, data: int, batch: MicroBatch) 
         )
         raise PlanError(
             subject=f"{BATCH}={together}",
-            expected=_("a multiple of {part}: {wanted}").format(part=part, wanted=wanted),
-            found=_("a remainder of {together}").format(together=together % part),
+            expected=_("a multiple of {part} ({wanted})").format(part=part, wanted=wanted),
+            found=_("a batch size that leaves a remainder of {together}").format(together=together % part),
             fix=_("change the batch size, the micro-batch size, or the number of NPUs"),
         )
     return together // data

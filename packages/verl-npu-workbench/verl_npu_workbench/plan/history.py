@@ -25,7 +25,7 @@ _SETTINGS = ".yaml"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A phase whose memory a commit moved. Sizes are in bytes."""
+    """A phase whose memory a commit changed. Sizes are in bytes."""
 
     phase: str
     before: int
@@ -51,16 +51,13 @@ class Step:
 _Memory = Mapping[str, Mapping[str, int]]
 
 
-def history(
-    repository: Path, commits: str, plan: Callable[[Path], Planned], reads: Sequence[str] = ()
-) -> Iterator[Step]:
-    """Yield the commits from GOOD to BAD, oldest first, as their plans end.
+def history(repository: Path, commits: str, plan: Callable[[Path], Planned]) -> Iterator[Step]:
+    """Yield the commits from GOOD to BAD, oldest first. A commit is yielded as soon as its plan is finished.
 
     Args:
         repository: a clone of verl with the range's commits. Its working tree is neither read nor changed.
         commits: the range, as GOOD..BAD.
         plan: makes the plan in the source tree of a commit.
-        reads: other files of the tree that the job reads, such as its script.
 
     Raises:
         PlanError: git does not know the range.
@@ -82,7 +79,7 @@ def history(
         # Without a plan, nobody knows what the next commit's plan reads.
         read = None
         try:
-            planned = _planned(repository, commits, commit, plan)
+            planned, shell = _planned(repository, commits, commit, plan)
             failed = next((outcome.error for outcome in planned.outcomes if outcome.error), "")
         except VerlNpuError as error:
             failed = str(error)
@@ -90,18 +87,23 @@ def history(
             yield Step(commit, subject, planned=True, error=failed)
             continue
         imported = {name for outcome in planned.outcomes for name in outcome.read}
-        read = {*reads, *imported} if imported else None
+        read = {*shell, *imported} if imported else None
         memory = {phase.phase: phase.holders for phase in judge(planned).phases}
         yield Step(commit, subject, planned=True, moves=tuple(_moves(before, memory)) if before else ())
         before = memory
 
 
-def _planned(repository: Path, commits: str, commit: str, plan: Callable[[Path], Planned]) -> Planned:
+def _planned(
+    repository: Path, commits: str, commit: str, plan: Callable[[Path], Planned]
+) -> tuple[Planned, Sequence[str]]:
+    """Return the plan at a commit, and the shell files of the commit that the job read."""
     with tempfile.TemporaryDirectory(prefix="verl-npu-") as folder:
         packed = BytesIO(_git(repository, commits, "archive", commit))
         with tarfile.open(fileobj=packed) as tree:
             tree.extractall(folder, filter="data")
-        return plan(Path(folder))
+        planned, root = plan(Path(folder)), Path(folder).resolve()
+        read = [path.resolve() for path in planned.trainer.shell_files]
+        return planned, [str(path.relative_to(root)) for path in read if path.is_relative_to(root)]
 
 
 def _moves(before: _Memory, after: _Memory) -> Iterator[Move]:
@@ -129,5 +131,8 @@ def _no_range(commits: str, found: str) -> PlanError:
         subject=f"--history {commits}",
         expected=_("two revisions of the repository in --verl, as GOOD..BAD"),
         found=found,
-        fix=_("give two revisions that `git log` shows there, and a clone with its history"),
+        fix=_(
+            "give two revisions that `git log` shows in the repository of --verl, which must be a clone with its "
+            "history"
+        ),
     )

@@ -7,7 +7,8 @@ from .planning import Planned
 
 
 def host_peaks(planned: Planned) -> dict[str, int]:
-    """Return the bytes of large tensors on a machine's host by phase: those of all its ranks at their peaks.
+    """Return, for each phase, the bytes that large tensors take in a machine's host memory. All ranks of the machine
+    are counted at their peaks.
 
     While loading, verl lets one rank read the whole model and gives the others their shares, unless weights are tied.
     Source: verl/utils/fsdp_utils.py, `get_init_weight_context_manager`.

@@ -39,7 +39,7 @@ class Phase(Enum):
 
     @property
     def trains(self) -> bool:
-        """Whether an optimizer takes steps in this phase. Such a phase gets mini batches; the other phases get the
+        """Whether an optimizer takes steps in this phase. If so, the phase gets mini batches; otherwise, it gets the
         data of a whole step."""
         return self in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR, Phase.TRAINING)
 
@@ -54,8 +54,8 @@ class Part(Enum):
 
 
 class Holder(Enum):
-    """What memory is used for, in the order of csrc/ledger.h: first the holders that the ledger itself knows, then
-    those that a rank marks, then those without tensors."""
+    """A purpose for which memory is used. The order follows csrc/ledger.h: first the holders that the ledger itself
+    knows, then those that a rank marks, then those without tensors."""
 
     ACTIVATIONS = _("activations and temporary buffers")
     MESSAGES = _("communication buffers")
@@ -221,7 +221,7 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The memory at one moment, in bytes by holder."""
+    """The memory at one moment: the number of bytes that each holder has."""
 
     phase: str
     holders: Mapping[str, int]

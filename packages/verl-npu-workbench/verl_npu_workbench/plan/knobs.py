@@ -9,7 +9,20 @@ from dataclasses import dataclass
 from verl_npu import environment
 from verl_npu.language import gettext as _
 
-from ..jobs.keys import ACTOR, CRITIC, FREE_CACHE_ENGINE, MODEL, NODES, NPUS, PACKED, ROLLOUT, has_critic, is_megatron
+from ..jobs.keys import (
+    ACTOR,
+    CRITIC,
+    FREE_CACHE_ENGINE,
+    HOST_FRACTION,
+    MODEL,
+    NODES,
+    NPUS,
+    PACKED,
+    ROLLOUT,
+    has_critic,
+    is_megatron,
+    is_partly_on_host,
+)
 from ..jobs.settings import Settings
 from .fine_tuning import MICRO_BATCH, Names, names_of
 from .job import Holder, Phase
@@ -37,7 +50,8 @@ _SECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A knob: settings that are changed together, and the reason for the change."""
+    """A knob that the search for a fitting plan can turn: settings that are changed together, and the reason for the
+    change."""
 
     changes: tuple[tuple[str, object], ...]
     why: str
@@ -46,7 +60,8 @@ class Knob:
 
 
 def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
-    """Return the knobs that are worth trying next for the phases that do not fit. Empty if no knob is left.
+    """Return the knobs that are worth trying next for the phases that do not fit. The result is empty if no knob is
+    left.
 
     `planned` is the last plan of the search, so a micro batch that was already halved is halved again. Smaller micro
     batches are not tried for a phase whose weights, gradients, and optimizer state alone do not fit.
@@ -65,6 +80,8 @@ def _reinforcement_knobs(
 ) -> Iterator[Knob]:
     for fit in failing:
         phase = Phase(fit.phase)
+        if is_partly_on_host(planned.settings):
+            yield Knob(((HOST_FRACTION, 1.0),), _("runs all of the optimizer on the host"))
         if phase in (Phase.ROLLOUT, Phase.SERVERS):
             yield from _rollout_knobs(rollout, verdict, fit)
         if phase in (Phase.WEIGHT_SYNC, Phase.SERVERS_SYNC):

@@ -52,8 +52,8 @@ PUBLISHED = tuple(
 
 
 def published(path: str) -> Published | None:
-    """Return the published model that a part of the path names. The parts are searched from last to first. None if
-    there is none."""
+    """Return the published model whose name is a part of the path. The parts are searched from last to first. Return
+    None if no part is such a name."""
     for part in reversed([part.lower().replace("_", "-") for part in re.split(r"[/\\]", path) if part]):
         for each in PUBLISHED:
             if re.search(each.pattern, part):
@@ -108,7 +108,7 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
             subject=_("the model {source}").format(source=source),
             expected=_("a configuration that the installed transformers accepts"),
             found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix=_("give the model's config.json, which has a model_type, with --model-config PATH"),
+            fix=_("give the model's config.json with --model-config PATH; the file must have a model_type"),
         )
     told = json.loads(done.stdout.splitlines()[-1])
     _take_tokenizer(folder_of(path, given), folder)
@@ -142,7 +142,7 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
             subject=_("the model {path!r}").format(path=path),
             expected=_("a folder with the model's config.json, or one of ")
             + _(", ").join(each.name for each in PUBLISHED),
-            found=_("a path that is neither"),
+            found=_("a path that is neither such a folder nor the name of such a model"),
             fix=_("give the model's config.json with --model-config PATH"),
         )
     return {"model_type": known.kind, **known.settings}, _("{known}, as published").format(known=known.name)
@@ -160,7 +160,7 @@ def _read(file: Path) -> dict[str, object]:
         subject=str(file),
         expected=_("a model's config.json with its model_type"),
         found=found,
-        fix=_("give another file with --model-config"),
+        fix=_("give the path of another config.json with --model-config"),
     )
 
 
@@ -191,7 +191,7 @@ def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None,
             subject="--picture-tokens",
             expected=_("fewer than the {shortest} tokens of a prompt").format(shortest=shortest),
             found=str(tokens),
-            fix=_("give longer prompts, or a smaller picture"),
+            fix=_("make the prompts longer, or the image smaller"),
         )
     if model.picture is None:
         return None, []
@@ -208,9 +208,11 @@ def check_text_only(model: Model, tokens: int) -> None:
     if tokens or model.picture is not None:
         raise PlanError(
             subject="--picture-tokens" if tokens else _("the model {source}").format(source=model.source),
-            expected=_("text only, because plans do not support fine-tuning with pictures yet"),
-            found=_("{tokens} tokens").format(tokens=tokens) if tokens else _("an image-text model"),
-            fix=_("remove --picture-tokens") if tokens else _("choose a language model without pictures"),
+            expected=_("a model and data with text only, because plans do not support fine-tuning with images yet"),
+            found=_("{tokens} tokens for an image").format(tokens=tokens) if tokens else _("an image-text model"),
+            fix=_("remove --picture-tokens")
+            if tokens
+            else _("choose a script that trains a language model without images"),
         )
 
 
@@ -259,8 +261,8 @@ def main(arguments: list[str]) -> int:
 
 
 def kind_of(config: PretrainedConfig) -> Any:
-    """Return the transformers class that makes a model with this configuration, for text only or for images and
-    text."""
+    """Return the transformers class that makes a model with this configuration: a class for text only, or a class for
+    images and text."""
     import transformers
 
     if type(config) in transformers.AutoModelForCausalLM._model_mapping:

@@ -26,6 +26,7 @@ from ..jobs.keys import (
     ACTOR,
     BATCH,
     CRITIC,
+    HOST_FRACTION,
     MAX_PROMPT,
     MINI_BATCH,
     PATH,
@@ -33,6 +34,7 @@ from ..jobs.keys import (
     has_critic,
     has_reference,
     is_megatron,
+    is_partly_on_host,
 )
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
@@ -211,8 +213,15 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
         picture=picture,
         critic=has_critic(settings),
         reference=has_reference(settings),
-        notes=(*pictures, *rollout.notes, *engines),
+        notes=(*pictures, *rollout.notes, *engines, *([_partly_on_host(settings)] * is_partly_on_host(settings))),
     )
+
+
+def _partly_on_host(settings: Settings) -> str:
+    return _(
+        "{key}={fraction}: the plan counts the part of the optimizer that Megatron then keeps on the NPU. The two "
+        "published runs with such a setting needed no memory for this part, so the job may fit nevertheless"
+    ).format(key=HOST_FRACTION, fraction=settings.number(HOST_FRACTION))
 
 
 def _check_megatron(settings: Settings) -> None:
@@ -227,13 +236,13 @@ def _check_megatron(settings: Settings) -> None:
         if not is_installed(module) and not _is_beside(module):
             raise PlanError(
                 subject=f"{ACTOR}.strategy=megatron",
-                expected=_("{package} in this environment, because a plan runs verl's own workers").format(
+                expected=_("the package {package} in this environment, because a plan runs verl's own workers").format(
                     package=package
                 ),
                 found=_("none"),
                 fix=_(
                     "install the version that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
-                    "scripts/plan.sh, which makes the environment; {variable} names a checkout of MindSpeed"
+                    "scripts/plan.sh, which makes an environment; set {variable} to a checkout of MindSpeed for it"
                 ).format(variable=environment.MINDSPEED.name),
             )
 
@@ -249,11 +258,11 @@ def _check_memory(request: Request, ranks: int) -> None:
     if available < _NEEDED:
         raise PlanError(
             subject=_("the memory of this machine"),
-            expected=_("at least {needed:.1f} GiB for each rank of the plan, of which {ranks} run at a time").format(
+            expected=_("at least {needed:.1f} GiB for each rank of the plan; {ranks} ranks are run at a time").format(
                 needed=_NEEDED / GIB, ranks=ranks
             ),
             found=f"{available / GIB:.1f} GiB",
-            fix=_("end other programs, or give more with --memory"),
+            fix=_("end other programs, or allow the plan more memory with --memory"),
         )
 
 
@@ -360,7 +369,7 @@ def ask_rank(
             subject=_("rank {rank}").format(rank=job.rank),
             expected=_("verl's workers to start in this environment"),
             found=f"{(lines or ['no output'])[-1][:300]} ({error})",
-            fix=_("read {log}").format(log=log),
+            fix=_("read the log {log}").format(log=log),
         ) from error
 
 
@@ -370,7 +379,8 @@ bytes."""
 
 
 class Phases:
-    """Follows a rank's growing log to find the phase, or the part of a start, that the rank is in."""
+    """Follows a rank's growing log to find the rank's current phase or, during the start of a job, the current part of
+    the start."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -378,7 +388,7 @@ class Phases:
         self._begun: list[str] = []
 
     def poll(self) -> str:
-        """Describe the phase that the rank is in."""
+        """Describe the rank's current phase."""
         for line in self._lines():
             name = line.removeprefix(SAYS)
             if name != line and name in _PHASES:
@@ -457,7 +467,8 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
-    """Return the settings for a model without weights, with those parts turned off that only a complete job has."""
+    """Return settings for a model without weights. Parts that only a complete job has are turned off in these
+    settings."""
     changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)

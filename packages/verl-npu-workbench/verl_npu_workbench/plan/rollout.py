@@ -71,7 +71,7 @@ class Rollout:
 
     @property
     def needed(self) -> int:
-        """The memory that the engine takes, or its minimum if that is larger."""
+        """The memory that the engine takes. If the engine's minimum is larger, it is the minimum."""
         return max(self.taken, self.least)
 
     @property
@@ -139,7 +139,8 @@ def _weights(settings: Settings, model: Model, tensor: int) -> int:
 
 
 def other_engines(settings: Settings, hardware: Hardware, model: Callable[[str], Model]) -> Iterator[str]:
-    """Yield a note for each engine beside the rollout's: reward models and teachers, which no phase of a plan runs.
+    """Yield a note for each engine other than the rollout's engine. Reward models and teachers have such engines, and
+    no phase of a plan runs them.
 
     `model` makes a model from its path.
     """

@@ -52,7 +52,7 @@ class Search:
 
     @property
     def proposal(self) -> Mapping[str, object]:
-        """The settings with which the plan fits; empty if none were found."""
+        """The settings with which the plan fits; the value is empty if none were found."""
         return dict(self.tries[-1].changes) if self.tries and self.tries[-1].verdict.fit is Fit.FITS else {}
 
 
@@ -64,17 +64,18 @@ def make_fit(
     verdict: Verdict,
     told: Callable[[str], None] = lambda text: None,
 ) -> Search:
-    """Change settings (turn knobs) one after the other until the plan fits. The last try fits unless none does.
+    """Change settings (turn knobs) one after the other until the plan fits. If a fitting plan is found, it is the
+    last try.
 
-    A change that does not reduce the missing memory is undone. Some memory does not shrink with more NPUs. Once it
-    alone exceeds an NPU's memory, larger numbers of NPUs are not tried any more. The number of NPUs is also limited to
-    a multiple of the script's.
+    A change that does not reduce the missing memory is undone. Some memory does not shrink with more NPUs. Once this
+    memory alone exceeds an NPU's memory, larger numbers of NPUs are not tried any more. The number of NPUs is also
+    limited to a multiple of the script's.
     """
     tries: list[Try] = []
     useless: set[tuple[tuple[str, object], ...]] = set()
     changes: dict[str, object] = dict(request.changes)
     most_npus, cause = planned.share.world * _MOST_TIMES, ""
-    while verdict.fit is Fit.DOES_NOT and len(tries) < _MOST_TRIES:
+    while verdict.fit.lacks and len(tries) < _MOST_TRIES:
         worth = [knob for knob in knobs(planned, verdict) if knob.changes not in useless]
         left = [knob for knob in worth if knob.npus <= most_npus]
         if not left:
@@ -94,12 +95,10 @@ def make_fit(
             continue
         judged = judge(again)
         tries.append(Try(knob, tuple(together.items()), again, judged))
-        if knob.npus and judged.fit is Fit.DOES_NOT and (stays := _stays(planned, verdict, again, judged)):
+        if knob.npus and judged.fit.lacks and (stays := _stays(planned, verdict, again, judged)):
             cause, most_npus = stays, 0
             told(cause)
-        if judged.fit is Fit.FAILED or (
-            judged.fit is Fit.DOES_NOT and _excess(again, judged) >= _excess(planned, verdict)
-        ):
+        if judged.fit is Fit.FAILED or (judged.fit.lacks and _excess(again, judged) >= _excess(planned, verdict)):
             useless.add(knob.changes)
             continue
         changes, planned, verdict = together, again, judged

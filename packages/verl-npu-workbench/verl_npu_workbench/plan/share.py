@@ -91,7 +91,8 @@ class MicroBatch:
 
     @property
     def budget(self) -> int:
-        """The token budget of a dynamic micro batch, added up over all NPUs that share its sequences."""
+        """The token budget of a dynamic micro batch. It is the sum of the budgets of all NPUs that share a
+        sequence."""
         return self.size * self.sequence_parallel
 
     def sequences(self, length: int, of: int) -> int:
@@ -241,7 +242,7 @@ def divided(
         most: the longest prompt and answer; the prompt is 0 if only the length of a whole sequence counts.
         batches: the micro batches of each phase.
         step, mini: sequences of a rank in a step, and between two steps of the optimizer.
-        padded: a note that lengths make no difference because padding is computed; empty if it is not.
+        padded: a note that lengths make no difference because padding is computed; the value is empty if it is not.
         response, prompt: lengths that the user asks for.
         measured: measured or drawn lengths.
         notes: notes for the user so far.
@@ -300,7 +301,9 @@ def replicas_of(world: int, sizes: Parallelism, whence: str) -> int:
         return sizes.replicas(world)
     raise PlanError(
         subject=_("the parallel sizes"),
-        expected=_("a product that divides {world} NPUs ({whence})").format(world=world, whence=whence),
+        expected=_("parallel sizes whose product divides the number of NPUs, {world} ({whence})").format(
+            world=world, whence=whence
+        ),
         found=str(sizes.replica),
         fix=_("change the parallel sizes or the number of NPUs"),
     )
@@ -412,8 +415,8 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
     if asked[0] >= budget:
         raise PlanError(
             subject=_("the token budget"),
-            expected=_("room for a prompt of {asked} tokens and an answer").format(asked=asked[0]),
-            found=_("{budget} tokens on all ranks that share a sequence").format(budget=budget),
+            expected=_("a token budget with room for a prompt of {asked} tokens and an answer").format(asked=asked[0]),
+            found=_("a budget of {budget} tokens on all ranks that share a sequence").format(budget=budget),
             fix=_("raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu"),
         )
     notes.append(
@@ -519,7 +522,7 @@ def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
 
 
 def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> int:
-    """Return the smallest number of sequences that still produces the largest micro batch of each phase.
+    """Return the smallest number of sequences with which each phase still has its largest micro batch.
 
     Args:
         found: the micro batches of each phase.

@@ -52,7 +52,7 @@ _FEWEST_ROWS = 64
 
 
 def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list[Finding], str]:
-    """Start a job on phantom NPUs. Return the findings, and a sentence about how far the job got.
+    """Start a job on phantom NPUs. Return the findings, and a sentence that says how far the job got.
 
     Raises:
         PlanError: the start exceeds the time limit or this machine's memory.
@@ -171,9 +171,8 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
 
 
 def without_repeats(read: list[Finding], started: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that lint made by reading, except refusals of settings that the start refused, too.
-
-    The start shows upstream's own error and source line, so the other refusal would be a repetition.
+    """Return those findings from reading the script that the start of the job does not repeat. If the start refused
+    the same setting, its finding is better, because it shows upstream's own error and source line.
     """
     words = [word for each in started if each.refused for word in each.subject.split(_(", "))]
     keys = {word.lstrip("+").partition("=")[0] for word in words}
@@ -186,7 +185,7 @@ def _missing(text: str) -> Finding:
         Severity.OK,
         " ".join(text.split())[:300],
         subject=_("not judged"),
-        why=_("the start ended before upstream's later checks"),
+        why=_("the job's start ended here, so upstream's later checks did not run"),
         fix=_("run lint again on a machine that has the job's packages and files"),
     )
 

@@ -9,6 +9,7 @@ from enum import Enum
 
 from verl_npu.language import gettext as _
 
+from ..jobs.keys import is_partly_on_host
 from .hardware import Reserve, reserve_of
 from .job import Holder, Phase, PhaseCost
 from .planning import Planned
@@ -20,7 +21,13 @@ class Fit(Enum):
 
     FITS = "fits"
     DOES_NOT = _("does not fit")
+    MAY_NOT = _("may not fit")
     FAILED = "failed"
+
+    @property
+    def lacks(self) -> bool:
+        """Whether the plan needs more memory than an NPU has."""
+        return self in (Fit.DOES_NOT, Fit.MAY_NOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,8 @@ class PhaseFit:
 
     @property
     def held(self) -> int:
-        """The needed memory except the reserve: the tensors and, during the rollout, the engine."""
+        """The memory that is needed in addition to the reserve: the memory of the tensors and, during the rollout, the
+        memory of the engine."""
         return self.needed - self.holders.get(Holder.RESERVE.value, 0)
 
 
@@ -72,7 +80,8 @@ def judge(planned: Planned) -> Verdict:
     if any(outcome.error for outcome in planned.outcomes):
         fit = Fit.FAILED
     else:
-        fit = Fit.DOES_NOT if any(phase.fit is Fit.DOES_NOT for phase in found) else Fit.FITS
+        lacks = Fit.MAY_NOT if is_partly_on_host(planned.settings) else Fit.DOES_NOT
+        fit = lacks if any(phase.fit is Fit.DOES_NOT for phase in found) else Fit.FITS
     return Verdict(fit, tuple(found), reserve, capacity)
 
 

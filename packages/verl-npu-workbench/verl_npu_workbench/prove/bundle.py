@@ -54,7 +54,8 @@ class Proof:
 
     @property
     def verdict(self) -> Verdict:
-        """Failed if at least one stage failed, otherwise passed if at least one passed, otherwise not possible."""
+        """The verdict on the whole proof. It is *failed* if at least one stage failed, otherwise *passed* if at least
+        one stage passed, otherwise *not possible*."""
         verdicts = {stage.verdict for stage in self.stages}
         if Verdict.FAILED in verdicts:
             return Verdict.FAILED
@@ -151,7 +152,7 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
         raise CommandError(
             subject=str(path),
             expected=_("an archive with {proof} and {corpus}").format(proof=PROOF, corpus=CORPUS),
-            found=_("other files"),
+            found=_("an archive with other files"),
             fix=_("give a bundle that `verl-npu prove` wrote"),
         ) from None
     # The size in the archive may be wrong, so never read more than the limit.
@@ -171,9 +172,9 @@ def _check_schema(said: Reader, path: Path) -> None:
     if found != SCHEMA:
         raise CommandError(
             subject=str(path),
-            expected=_("format {number}").format(number=SCHEMA),
+            expected=_("a bundle of format {number}").format(number=SCHEMA),
             found=repr(found)[:40],
-            fix=_("read the bundle with the version of verl-npu that made the bundle, or with a later version"),
+            fix=_("read the bundle with verl-npu in the version that made the bundle, or in a later version"),
         )
 
 

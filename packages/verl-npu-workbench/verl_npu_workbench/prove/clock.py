@@ -61,7 +61,7 @@ class Clock:
 
     @property
     def is_too_busy(self) -> bool:
-        """Whether the processes have waited longer than the clock may leave out."""
+        """Whether the processes have waited for a processor for longer than the clock may leave out of its count."""
         return self._waited > self.wall * (1 - 1 / MOST)
 
     @property

@@ -33,7 +33,7 @@ class NotPossible(Exception):
 
 
 class Wrong(Exception):
-    """Raised when a check finds something wrong."""
+    """Raised when a check finds a fault. The message describes the fault."""
 
     def __init__(self, found: str, expected: str, figures: Figures | None = None) -> None:
         self.found, self.expected, self.figures = found, expected, figures or {}
@@ -173,7 +173,7 @@ def _parsed(line: bytes, path: Path, number: int) -> object:
     except (ValueError, RecursionError) as error:
         raise CommandError(
             subject=_("{path}, line {line}").format(path=path, line=number + 1),
-            expected=_("JSON that a stage wrote"),
+            expected=_("a line of JSON that a stage wrote"),
             found=described(error),
             fix=_("start a new proof in another folder"),
         ) from error

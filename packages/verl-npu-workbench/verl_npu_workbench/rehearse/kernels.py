@@ -51,7 +51,7 @@ def judge(
         chain: the compiler.
         soc: the NPU to compile for.
         tree: the job's source tree.
-        folders: the folder that the job wrote to, and one that only we write to.
+        folders: the folder to which the job wrote, and a folder to which only we write.
         states: the states of verl-npu's features in the job's processes.
         unconfined: whether to compile without a sandbox.
 

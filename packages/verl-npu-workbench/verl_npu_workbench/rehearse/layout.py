@@ -20,7 +20,7 @@ happens."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Parallelism):
-    """The parallel sizes of the trainer and of the rollout, and the number of NPUs of each."""
+    """The parallel sizes of the trainer and of the rollout, and the number of NPUs that each of them has."""
 
     rollout_tensor: int = 1
     rollout_data: int = 1
@@ -56,7 +56,7 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
         if limit < 2:
             raise CommandError(
                 subject="--npus",
-                expected=_("at least 2, because the trainer and the rollout do not share NPUs in this script"),
+                expected=_("at least 2, because the trainer and the rollout have separate NPUs in this script"),
                 found=str(npus),
                 fix=_("give --npus 2 or more"),
             )

@@ -104,7 +104,7 @@ _NAMES = frozenset(name for name in vars(errors) if name.endswith("Error"))
 
 
 def judge(run: Run, asked: int, tree: Path) -> Outcome:
-    """Return how a run of `asked` steps ended."""
+    """Return the outcome of a run that was asked to make `asked` steps."""
     done = _done(run)
     if run.ended.status == 0 and not run.ended.limit and done >= asked:
         return Outcome(Kind.TRAINED, done, None)

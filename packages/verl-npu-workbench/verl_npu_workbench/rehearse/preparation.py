@@ -156,7 +156,7 @@ def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Pat
             is_full = os.strerror(errno.ENOSPC) in found
             raise CommandError(
                 subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
-                expected=_("a model that transformers {transformers} makes").format(transformers=transformers),
+                expected=_("a model that transformers {transformers} can make").format(transformers=transformers),
                 found=found,
                 fix=_("free some disk space, or choose another --output")
                 if is_full
@@ -246,7 +246,7 @@ def engine_for(
         vllm = installed("vllm")
         raise CommandError(
             subject=f"{trainer}, {ENGINE}={settings.text(ENGINE)}",
-            expected=_("vLLM, because this trainer cannot send weights to a substitute engine"),
+            expected=_("vLLM as the rollout engine, because this trainer cannot send weights to a substitute engine"),
             found=_("vLLM {vllm}, but --rollout chooses another engine").format(vllm=vllm) if vllm else _("no vLLM"),
             fix=_("give --rollout vllm")
             if vllm

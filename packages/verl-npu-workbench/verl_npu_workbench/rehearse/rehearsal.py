@@ -153,7 +153,7 @@ def _new_folder(output: Path, name: str) -> Path:
     except OSError as error:
         raise CommandError(
             subject="--output",
-            expected=_("a writable folder"),
+            expected=_("a folder that can be written"),
             found=f"{output}: {error}",
             fix=_("give another folder"),
         ) from error
@@ -199,7 +199,7 @@ def features(done: Rehearsed) -> dict[str, list[str]]:
 
 
 def engine(scaled: ScaledJob) -> str:
-    """Return the name of the rehearsal's rollout engine. Empty if the job generates nothing."""
+    """Return the name of the rehearsal's rollout engine. The result is empty if the job generates nothing."""
     changed = [str(change.after) for change in scaled.changes if change.key == ENGINE]
     return changed[-1] if changed else scaled.job.settings.text(ENGINE)
 

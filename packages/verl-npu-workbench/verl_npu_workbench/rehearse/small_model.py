@@ -80,7 +80,7 @@ def architecture_of(path: str) -> Architecture:
         subject=_("the model {path!r}").format(path=path),
         expected=_("a path that names one of these architectures: ")
         + _(", ").join(each.name for each in ARCHITECTURES),
-        found=_("another path"),
+        found=_("a path that contains none of these names"),
         fix=_("give the architecture with --architecture NAME"),
     )
 

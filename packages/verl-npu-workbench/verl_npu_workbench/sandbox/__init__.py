@@ -135,8 +135,8 @@ def importable(tree: Path) -> tuple[Path, ...]:
 
 
 def is_private(path: Path) -> bool:
-    """Tell whether a folder must stay hidden from programs in a sandbox: the user's home folder, its parents, and
-    hidden folders in it."""
+    """Tell whether a folder must stay invisible to programs in a sandbox. This applies to the user's home folder, the
+    folders above it, and the hidden folders in it."""
     found, home = path.resolve(), Path.home().resolve()
     if found in (home, *home.parents):
         return True
@@ -156,7 +156,7 @@ def check_possible(unconfined: bool) -> None:
 
 
 def sandbox_program() -> tuple[str, ...]:
-    """Return bubblewrap's path and the options that its version needs, after a test run.
+    """Make a test run of bubblewrap. Return the program's path and the options that its version needs.
 
     Raises:
         SandboxError: bubblewrap is not installed, or this machine does not allow it to make a sandbox.
@@ -164,15 +164,15 @@ def sandbox_program() -> tuple[str, ...]:
     found = shutil.which(_PROGRAM)
     if found is None:
         raise SandboxError(
-            subject=_("running a launch script's programs and its source tree in a sandbox"),
+            subject=_("the sandbox for a launch script and for the code of its source tree"),
             found=_("the program bwrap is not on PATH"),
             fix=_FIX.format(more=""),
         )
     program, said = _tried(found)
     if not program:
         raise SandboxError(
-            subject=_("running a launch script's programs and its source tree in a sandbox"),
-            expected=_("a working sandbox from {found}").format(found=found),
+            subject=_("the sandbox for a launch script and for the code of its source tree"),
+            expected=_("{found} to make a sandbox").format(found=found),
             found=said,
             fix=_FIX.format(more=_(" and allow user namespaces (in a container: --security-opt seccomp=unconfined)")),
         )
@@ -198,7 +198,7 @@ def _tried(found: str) -> tuple[tuple[str, ...], str]:
 
 
 def why_none() -> str:
-    """Return the reason why this machine cannot make a sandbox; empty if it can."""
+    """Return the reason why this machine cannot make a sandbox; the result is empty if it can."""
     try:
         sandbox_program()
     except SandboxError as error:

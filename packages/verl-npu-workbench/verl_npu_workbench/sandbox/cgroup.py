@@ -58,8 +58,8 @@ class Group:
 
 @contextlib.contextmanager
 def group(memory: int, processes: int) -> Iterator[Group | None]:
-    """Make a group with these limits, and remove it at the end of the `with` block. The value is None if no group can
-    be made."""
+    """Make a group with these limits, and remove it at the end of the `with` block. The `with` statement yields None
+    if no group can be made."""
     made = (_made(memory, processes) or _scope(memory, processes)) if memory else None
     try:
         yield made

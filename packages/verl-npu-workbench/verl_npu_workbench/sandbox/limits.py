@@ -66,8 +66,8 @@ class Watch:
         self.others = _all_threads()
 
     def exceeded(self) -> str:
-        """Describe the limit that was exceeded. Empty if none was. This method is fast enough to be called many times
-        a second."""
+        """Describe the limit that was exceeded. The result is empty if no limit was exceeded. This method is fast
+        enough to be called many times a second."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
             return _("a program that was still running after {seconds:.0f} s").format(seconds=limits.seconds)
@@ -84,7 +84,7 @@ class Watch:
         return found
 
     def refused(self) -> str:
-        """If the kernel has enforced the memory limit, describe that limit. Empty otherwise."""
+        """Describe the memory limit if the kernel has enforced it. Otherwise, the result is empty."""
         if self.group is not None and self.group.refused():
             return _("a program that took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""
@@ -247,7 +247,8 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
         if counted.entries > _MOST_ENTRIES or depth > _DEEPEST:
             raise OverflowError(
                 _(
-                    "a program that wrote more than {most_entries} files, or folders with more than {deepest} levels"
+                    "a program that wrote more than {most_entries} files, or nested folders more than {deepest} "
+                    "levels deep"
                 ).format(most_entries=_MOST_ENTRIES, deepest=_DEEPEST)
             )
         for name in names:

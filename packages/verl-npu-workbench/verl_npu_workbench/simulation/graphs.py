@@ -51,7 +51,7 @@ def check_eager(settings: Any) -> None:
     if asked:
         raise JobSettingError(
             subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
-            expected=f"no graphs, or {_offered()}: no others were compared with eager mode",
+            expected=f"no graphs, or {_offered()}. Other modes of graphs were not compared with eager mode",
             found=asked,
             fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True, for vLLM's server "
             "--enforce-eager)",

@@ -85,7 +85,8 @@ def offer_recurrence(rule: ModuleType) -> None:
     ) -> object:
         if (scale is not None and scale != k.shape[-1] ** -0.5) or head_first:
             raise NotImplementedError(
-                "chunk_gated_delta_rule on virtual NPUs supports neither another scale nor head_first"
+                "on virtual NPUs, chunk_gated_delta_rule supports only the default scale, and does not support "
+                "head_first"
             )
         if q.dtype == torch.float32:
             raise ValueError("ChunkGatedDeltaRuleFunction does not support float32. Please use bfloat16.")
@@ -103,6 +104,8 @@ def offer_recurrence(rule: ModuleType) -> None:
             cu_seqlens=cu_seqlens,
         )
 
+    # verl-npu says whose function it is.
+    chunk_gated_delta_rule.__module__ = rule.__name__
     rule.chunk_gated_delta_rule = chunk_gated_delta_rule  # type: ignore[attr-defined]
 
 
@@ -138,7 +141,8 @@ def sorted_rows(
 def grouped_product(
     x: Tensors, weight: Tensors, bias: Tensors, group_list: Groups, group_type: int | None, group_list_type: int | None
 ) -> list[torch.Tensor]:
-    """Multiply groups of rows of x[0] [M,K] with weight[0] [E,K,N] -> [[M,N]]; group_type 2: columns -> [[E,M,N]].
+    """Multiply each group of rows of x[0] [M,K] with one matrix of weight[0] [E,K,N] -> [[M,N]]. With group_type 2,
+    multiply groups of columns -> [[E,M,N]].
 
     `group_list` has the ends of the groups (group_list_type 0) or their sizes (1). Source: npu_gmm in MindSpeed's
     gmm.cpp, which calls the same operator as torch_npu's npu_grouped_matmul. Raise the same RuntimeErrors.
@@ -226,7 +230,9 @@ def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Ten
     if x.shape[-1] % 2:
         raise RuntimeError(f"the width of a head must be even, but is {x.shape[-1]}")
     if cos.shape != sin.shape:
-        raise RuntimeError(f"cos and sin must be alike, but are {tuple(cos.shape)} and {tuple(sin.shape)}")
+        raise RuntimeError(
+            f"cos and sin must have the same shape, but their shapes are {tuple(cos.shape)} and {tuple(sin.shape)}"
+        )
     if mode not in tuple(_Rotation):
         raise RuntimeError(f"the mode should be 0 (halves) or 1 (interleaved), but is {mode}")
 

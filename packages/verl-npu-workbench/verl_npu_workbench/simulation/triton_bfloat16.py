@@ -22,10 +22,10 @@ class Kind(Protocol):
 
     @property
     def scalar(self) -> Kind:
-        """The type of its elements."""
+        """The type of the elements of this Triton type."""
 
     def is_fp8(self) -> bool:
-        """Tell whether it is a float8 type."""
+        """Tell whether this Triton type is a float8 type."""
 
 
 class Dtype(Protocol):
@@ -40,10 +40,10 @@ class Array(Protocol):
     dtype: Dtype
 
     def astype(self, kind: object) -> Array:
-        """Convert its numbers."""
+        """Convert the array's numbers to another numpy type."""
 
     def view(self, kind: object) -> Array:
-        """Reinterpret its bits."""
+        """Return an array with the same bits, read as numbers of another numpy type."""
 
     def __lshift__(self, bits: object) -> Array: ...
 

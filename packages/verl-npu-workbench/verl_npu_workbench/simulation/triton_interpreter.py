@@ -45,19 +45,19 @@ class Language(Protocol):
 
 
 class Configuration(Protocol):
-    """A configuration of a tuner."""
+    """One of the configurations from which a tuner chooses."""
 
     kwargs: Mapping[str, object]
 
     def all_kwargs(self) -> Mapping[str, object]:
-        """Return the arguments for the kernel."""
+        """Return all arguments that this configuration passes to the kernel."""
 
 
 class Kernel(Protocol):
     """The kernel that a tuner launches."""
 
     def run(self, *given: object, **named: object) -> object:
-        """Launch it."""
+        """Launch the kernel."""
 
 
 class Tuner(Protocol):

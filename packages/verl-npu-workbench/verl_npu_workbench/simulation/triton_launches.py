@@ -60,8 +60,8 @@ def recorded() -> bool:
 
 
 def record(launch: Launch) -> bool:
-    """Record a launch if recording is on. Return True if the launch must not be computed, because it happens inside
-    `collecting`."""
+    """Record a launch if this process records launches. Return True if the launch happens inside `collecting`, and so
+    must not be computed."""
     collected = _collected.get()
     if collected is not None:
         collected.append(case(launch))

@@ -88,7 +88,7 @@ class _Kernel:
 
 
 def reference_of(name: str, found: Sequence[str]) -> Reference | None:
-    """Return the reference for a kernel with these parameters. None if there is no reference.
+    """Return the reference for a kernel with these parameters. Return None if there is no reference.
 
     Raises:
         NotImplementedError: the reference's parameters differ from the kernel's.
@@ -99,8 +99,8 @@ def reference_of(name: str, found: Sequence[str]) -> Reference | None:
     _, *expected = inspect.signature(reference).parameters
     if list(found) != expected:
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend has a reference for the parameters "
-            f"{', '.join(expected)}, but this release has {', '.join(found)}"
+            f"Triton's kernel {name}: the virtual Ascend has a reference for the parameters {', '.join(expected)}, "
+            f"but the kernel of this release has the parameters {', '.join(found)}"
         )
     return reference
 
@@ -136,12 +136,13 @@ def _slot_mapping(
     bounds = query_start_loc_ptr[: requests + 1].long()
     if bounds.numel() != requests + 1 or (bounds.diff() < 0).any() or bounds[-1] > positions_ptr.numel():
         raise RuntimeError(
-            f"_compute_slot_mapping_kernel: {requests} requests from {bounds.tolist()} on do not fit "
+            f"_compute_slot_mapping_kernel: {requests} requests that start at {bounds.tolist()} do not fit into "
             f"{positions_ptr.numel()} positions"
         )
     if slot_mapping_ptr.numel() < max(max_num_tokens, int(bounds[-1])):
         raise RuntimeError(
-            f"_compute_slot_mapping_kernel: {slot_mapping_ptr.numel()} slots for {max_num_tokens} tokens"
+            f"_compute_slot_mapping_kernel: slot_mapping has {slot_mapping_ptr.numel()} slots, too few for "
+            f"{max_num_tokens} tokens"
         )
     slot_mapping_ptr[num_tokens:max_num_tokens] = PAD_ID
     tokens = slice(int(bounds[0]), int(bounds[-1]))
@@ -150,8 +151,8 @@ def _slot_mapping(
     blocks, offsets = positions // (block_size * TOTAL_CP_WORLD_SIZE), positions % (block_size * TOTAL_CP_WORLD_SIZE)
     if blocks.numel() and (blocks.max() >= block_table_stride or blocks.min() < 0):
         raise RuntimeError(
-            f"_compute_slot_mapping_kernel: position {int(positions.max())} is outside {block_table_stride} blocks "
-            f"of {block_size}"
+            f"_compute_slot_mapping_kernel: position {int(positions.max())} is outside the {block_table_stride} "
+            f"blocks of {block_size} tokens"
         )
     pieces, within = offsets // CP_KV_CACHE_INTERLEAVE_SIZE, offsets % CP_KV_CACHE_INTERLEAVE_SIZE
     local = pieces // TOTAL_CP_WORLD_SIZE * CP_KV_CACHE_INTERLEAVE_SIZE + within

@@ -165,7 +165,7 @@ def test_the_key_changes_with_the_sources_and_with_torch(tmp_path: Path) -> None
 def test_a_file_that_is_no_library_says_to_delete_it(tmp_path: Path) -> None:
     broken = tmp_path / f"{build.NAME}.so"
     broken.write_text("not ELF")
-    with pytest.raises(BuildError, match="delete the file; the next start compiles the library again"):
+    with pytest.raises(BuildError, match="delete the file; the next start of a program compiles the library again"):
         build.load(broken)
 
 

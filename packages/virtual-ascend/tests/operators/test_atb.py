@@ -255,7 +255,7 @@ def test_what_does_not_fit_is_refused(call: Callable[[], None], message: str) ->
             ints(0, 1),
             "the cache is torch.float32, but the tensor to write is torch.float16",
         ),
-        (torch.ones(2, 1, 2), ints(0, 4), "slot 4 is outside a cache of 4 tokens"),
+        (torch.ones(2, 1, 2), ints(0, 4), "slot 4 is outside the cache, which has room for 4 tokens"),
         (torch.ones(2, 2, 2), ints(0, 1), "a slot for each token"),
     ],
 )

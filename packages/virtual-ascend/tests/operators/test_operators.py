@@ -389,9 +389,9 @@ def test_grouped_matmul_leaves_rows_behind_the_groups_of_a_tensor(kind: int, gro
     counted = {"group_list": torch.tensor(groups), "group_list_type": kind, "group_type": 0}
     (found,) = ops.npu_grouped_matmul([x], [w], split_item=2, **counted)
     torch.testing.assert_close(found, torch.cat((x[:2] @ w[0], x[2:4] @ w[1], torch.zeros(1, 4))))
-    with pytest.raises(RuntimeError, match="must grow up to 5"):
+    with pytest.raises(RuntimeError, match="must end with 5"):
         ops.npu_grouped_matmul([x], [w], split_item=1, **counted)
-    with pytest.raises(RuntimeError, match="must grow up to 3"):
+    with pytest.raises(RuntimeError, match="must end with 3"):
         ops.npu_grouped_matmul([x[:3]], [w], split_item=2, **counted)
 
 
@@ -400,7 +400,7 @@ def test_grouped_matmul_has_no_gradient_and_refuses_groups_that_do_not_cover() -
     found = ops.npu_grouped_matmul([x], [w], group_list=[2, 5], split_item=2, group_type=0)
     with pytest.raises(RuntimeError, match="npu_grouped_matmul is not implemented"):
         found[0].sum().backward()
-    with pytest.raises(RuntimeError, match="must grow up to 5"):
+    with pytest.raises(RuntimeError, match="must end with 5"):
         ops.npu_grouped_matmul([x], [w], group_list=[2, 4], split_item=2, group_type=0)
 
 
@@ -557,7 +557,7 @@ def test_the_gradients_by_a_routing_map_are_those_of_its_operators(capacity: int
 
 def test_gradients_of_probs_by_a_routing_map_need_the_rows_and_the_map() -> None:
     places = torch.tensor([0, 1, 2], dtype=torch.int32)
-    with pytest.raises(RuntimeError, match="probs need permuted_tokens and routing_map"):
+    with pytest.raises(RuntimeError, match="if probs are given, permuted_tokens and routing_map must be given, too"):
         ops.npu_moe_token_unpermute_with_routing_map_grad(
             draw(3, 4), places, places, None, draw(3, 4), draw(3, 2), False, [3, 4]
         )
@@ -609,7 +609,7 @@ def test_grouped_matmul_add_adds_each_groups_product() -> None:
     out = ops.npu_grouped_matmul_add_(total, x, w, torch.tensor([2, 5]))
     assert out is total
     torch.testing.assert_close(total, 1 + torch.stack([x[:2].t() @ w[:2], x[2:].t() @ w[2:]]))
-    with pytest.raises(RuntimeError, match="must grow up to 5"):
+    with pytest.raises(RuntimeError, match="must not exceed 5"):
         ops.npu_grouped_matmul_add_(total, x, w, torch.tensor([2, 4]))
 
 
@@ -701,7 +701,7 @@ def test_bmm_broadcasts_and_sums_over_what_its_sizes_leave_out() -> None:
 def test_linear_takes_matrices_only() -> None:
     x, weight, bias = draw(3, 4), draw(5, 4, seed=1), draw(5, seed=2)
     torch.testing.assert_close(ops.npu_linear(x, weight, bias), torch.einsum("mk,nk->mn", x, weight) + bias)
-    with pytest.raises(RuntimeError, match="npu_linear: expected input and weight of 2 dimensions, but got 3 and 2"):
+    with pytest.raises(RuntimeError, match="npu_linear: input and weight must have 2 dimensions, but have 3 and 2"):
         ops.npu_linear(x[None], weight)
 
 

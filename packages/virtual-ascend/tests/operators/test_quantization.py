@@ -88,9 +88,9 @@ def test_one_scale_is_that_of_all() -> None:
         ({"scales": torch.ones(3)}, r"scales must be \[4\], \[1\] or \[1, 4\] for axis -1 of \(2, 4\), but"),
         ({"scales": torch.ones(4).half(), "div_mode": True}, "scales must be float32 or bfloat16"),
         ({"zero_points": torch.ones(4).half()}, "zero_points must be one of"),
-        ({"zero_points": torch.ones(1)}, r"zero_points must be \(4,\) like scales, but are \(1,\)"),
+        ({"zero_points": torch.ones(1)}, r"zero_points must have the shape of scales, \(4,\), but have \(1,\)"),
         ({"input": HALF.int()}, "input must be float32, float16 or bfloat16"),
-        ({"axis": 2}, "axis 2 is out of range for an input of 2 dimensions"),
+        ({"axis": 2}, "axis 2 is out of range for an input with 2 dimensions"),
     ],
 )
 def test_scales_that_do_not_fit_are_refused(change: dict[str, Any], said: str) -> None:

@@ -170,8 +170,8 @@ def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
             if waited > PATIENCE:
                 raise BuildError(
                     subject=f"compiling {target}",
-                    expected=f"the process that compiles it now to finish within {PATIENCE:.0f} s",
-                    found="a process that still compiles",
+                    expected=f"the process that is compiling this library to finish within {PATIENCE:.0f} s",
+                    found="a process that is still compiling",
                     fix=f"end that process, delete {target.parent}, and try again",
                 ) from error
             report(f"waiting for another process to compile the virtual Ascend: {waited} s")
@@ -213,7 +213,7 @@ def _compile(target: Path, module: Module) -> None:
                 subject="compiling the virtual Ascend",
                 expected="the compiler to succeed",
                 found=_first_error(log.read_text(errors="replace")),
-                fix=f"read {log}",
+                fix=f"read the log {log}",
             )
         publish(built, target)
     log.unlink()

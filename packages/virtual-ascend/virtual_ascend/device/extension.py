@@ -28,7 +28,7 @@ class Group(Protocol):
 
 
 class Graph(Protocol):
-    """A captured graph (csrc/graph_replay.h)."""
+    """A captured graph. The class is defined in csrc/graph_replay.h."""
 
     def capture_begin(self, pool: tuple[int, int], error_mode: str) -> None: ...
     def capture_end(self) -> None: ...
@@ -67,7 +67,7 @@ class Extension(Protocol):
         """Tell whether this thread's work on the NPU's current stream is recorded in a graph."""
 
     def is_capturing(self, device: int) -> bool:
-        """Tell whether the NPU's current stream takes part in a capture."""
+        """Tell whether the current stream of the NPU takes part in a capture."""
 
     def begin_task_group(self, device: int, stream: int) -> None: ...
     def end_task_group(self, device: int, stream: int) -> Group: ...
@@ -138,7 +138,7 @@ class Extension(Protocol):
         """Make every tensor of at least this many bytes a phantom. 0 turns phantoms off."""
 
     def phantom(self) -> int:
-        """Return the number of bytes from which on a tensor is a phantom. It is 0 if phantoms are off."""
+        """Return the size in bytes from which a tensor is a phantom. The size is 0 if phantoms are off."""
 
     def is_phantom(self, tensor: torch.Tensor) -> bool: ...
     def is_phantom_address(self, data: int) -> bool: ...
@@ -150,12 +150,13 @@ class Extension(Protocol):
         """Return the number of allocations and frees so far."""
 
     def ledger_blocks(self) -> list[tuple[int, int, int, int]]:
-        """Return each block: its bytes, the times of its allocation and its release (0: not released), and its holder
-        (csrc/ledger.h)."""
+        """Return, for each block, its bytes, the time of its allocation, the time of its release (0 if it is not
+        released), and its holder (a number of csrc/ledger.h)."""
 
     def take_ledger(self) -> tuple[list[tuple[str, int, float, float, float]], list[tuple[str, int, int, float]]]:
-        """Return the work since the last call, in two lists: operators with calls, flops, bytes, and minimum seconds;
-        and messages with group size, calls, and bytes."""
+        """Return the work since the last call of this function, in two lists. The first list has the operators, each
+        with its calls, flops, bytes, and minimum seconds. The second list has the messages, each with its group size,
+        calls, and bytes."""
 
     def groups_in_ledger(self) -> int:
         """Return the number of process groups that have communicated and that include other ranks."""
@@ -206,7 +207,7 @@ _held: Extension | None = None
 
 
 def hold(compiled: Extension | None) -> None:
-    """Set the compiled device of this process. None means that it could not be loaded."""
+    """Set the compiled device of this process. None means that the device could not be loaded."""
     global _held
     _held = compiled
 
@@ -225,7 +226,7 @@ def extension() -> Extension:
     if _held is None:
         raise TorchError(
             subject="the virtual Ascend",
-            found="not loaded in this process",
+            found="virtual NPUs are not loaded in this process",
             fix=f"set {variables.NPUS.name}=2 before `import torch`",
         )
     return _held

@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def settle() -> None:
-    """Wait, without holding the GIL, until every thread of torch sleeps."""
+    """Wait until every thread of torch sleeps. The GIL is not held while waiting."""
     end = time.monotonic() + PATIENCE
     quiet = 0
     while len(os.listdir(_TASKS)) > 1 and quiet < 2 and time.monotonic() < end:

@@ -124,7 +124,7 @@ def be_alone() -> None:
     from torch.distributed import distributed_c10d as c10d
 
     class AloneGloo(metaclass=_StandIn):
-        """A replacement for ProcessGroupGloo. Its groups for host tensors would also wait for the other ranks."""
+        """A replacement for ProcessGroupGloo, whose groups for host tensors would also wait for the other ranks."""
 
         _Options = c10d.ProcessGroupGloo._Options
         create_device = c10d.ProcessGroupGloo.create_device

@@ -104,7 +104,7 @@ def _npu_flash_attention_qlens(
     if tuple(mask.shape[-2:]) != (_TEMPLATE, _TEMPLATE):
         raise RuntimeError(f"{name}: mask must be {_TEMPLATE} x {_TEMPLATE}, but is {tuple(mask.shape)}")
     if not torch.equal(mask.reshape(_TEMPLATE, _TEMPLATE) != 0, _above(_TEMPLATE, _TEMPLATE, 0, mask.device)):
-        raise RuntimeError(f"{name}: mask must be that of causal attention, with its upper triangle set")
+        raise RuntimeError(f"{name}: mask must be the mask of causal attention, in which the upper triangle is set")
     for rows, keys, values in _last_tokens(name, (key_cache, value_cache), block_table, asked, lengths):
         queries, length = rows.stop - rows.start, len(keys)
         above = _above(queries, length, length - queries, query.device)
@@ -151,7 +151,7 @@ def _npu_paged_attention(
     lengths = _lengths(name, "context_lens", context_lens)
     _check_attention(name, query, (key_cache, value_cache), out, num_heads, num_kv_heads)
     if len(lengths) > query.shape[0]:
-        raise RuntimeError(f"{name}: {len(lengths)} lengths for {query.shape[0]} tokens")
+        raise RuntimeError(f"{name}: there are {len(lengths)} lengths, but query has only {query.shape[0]} tokens")
     for number, length in enumerate(lengths):
         keys = _paged(name, key_cache, block_table, number, length)
         values = _paged(name, value_cache, block_table, number, length)
@@ -180,7 +180,7 @@ def _npu_paged_attention_mla(
     """
     if not 0 < mla_vheadsize <= key_cache.shape[-1]:
         raise RuntimeError(
-            f"_npu_paged_attention_mla: mla_vheadsize={mla_vheadsize} is out of range for keys of "
+            f"_npu_paged_attention_mla: mla_vheadsize={mla_vheadsize} is out of range for keys of the size "
             f"{key_cache.shape[-1]}"
         )
     _npu_paged_attention(
@@ -327,7 +327,8 @@ def _paged(name: str, cache: Tensor, table: Tensor, number: int, length: int) ->
         raise RuntimeError(f"{name}: block_table must be int32, but is {table.dtype}")
     if table.dim() != 2 or number >= table.shape[0] or blocks > table.shape[1]:
         raise RuntimeError(
-            f"{name}: sequence {number} of {length} tokens needs {blocks} blocks of {size}, but block_table is "
+            f"{name}: sequence {number} has {length} tokens and needs {blocks} blocks of {size}, but block_table "
+            f"has the shape "
             f"{tuple(table.shape)}"
         )
     return cache[table[number, :blocks].long()].flatten(0, 1)[:length]
@@ -349,7 +350,8 @@ def _check_attention(
     made = (*query.shape[:-1], keys[1].shape[-1])
     if query.dim() != 3 or query.shape[1] != heads or keys[0].shape[-2] != key_heads or tuple(out.shape) != made:
         raise RuntimeError(
-            f"{name}: expected query and out [tokens,{heads},size] and {key_heads} heads of keys, but got "
+            f"{name}: expected query and out [tokens,{heads},size] and keys with {key_heads} heads, but got the "
+            f"shapes "
             f"{tuple(query.shape)}, {tuple(out.shape)} and {tuple(keys[0].shape)}"
         )
 

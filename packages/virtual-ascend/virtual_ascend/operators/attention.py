@@ -87,7 +87,7 @@ class Rule:
     prefix: Sequence[int] | None = None
 
     def of_sequence(self, number: int, count: int, rows: int, columns: int) -> Rule:
-        """Return the rule for one sequence of a packed batch."""
+        """Return the mask rule for one sequence of a packed batch."""
         mode = self.mode
         if mode is SparseMode.VARLEN_OUTER_CUT:
             mode = SparseMode.BAND if number == count - 1 else SparseMode.RIGHT_DOWN_CAUSAL
@@ -100,8 +100,8 @@ class Rule:
         return Rule(mode, mask, self.before, self.after, prefix)
 
     def keep(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
-        """Return a mask, bool [.., rows, columns], that is True where a score takes part. None if all scores take
-        part.
+        """Return a mask, bool [.., rows, columns], that is True where a score takes part. Return None if all scores
+        take part.
 
         Without a mask, the mode is ignored, even a causal mode, so that rows attend to later columns. This is the
         documented behaviour.
@@ -168,7 +168,9 @@ def _check_mask(rule: Rule, packed: bool) -> None:
             f"but got {tuple(mask.shape)}"
         )
     if packed and mask.dim() != 2:
-        raise RuntimeError(f"npu_fusion_attention: TND takes an atten_mask of 2 dimensions, but got {mask.dim()}")
+        raise RuntimeError(
+            f"npu_fusion_attention: in the layout TND, atten_mask must have 2 dimensions, but has {mask.dim()}"
+        )
 
 
 def check_prefix(rule: Rule, sequences: int) -> None:
@@ -239,9 +241,11 @@ def through(
     how: How,
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of `attend` for query, key, value, pse, and sink; the last two are empty if not given.
+    """Return the gradients of `attend` for query, key, value, pse, and sink. The gradients of pse and sink are empty
+    if pse and sink were not given.
 
-    `attention` [B,N,Sq,D] is the result of `attend`; `top` and `total` [B,N,Sq,1] are the maximum and sum of its rows.
+    `attention` [B,N,Sq,D] is the result of `attend`; `top` and `total` [B,N,Sq,1] are the maximum and sum of its
+    rows.
     """
     shared = query.shape[1] // key.shape[1]
     q, grad = query.float(), gradient.float()
@@ -283,7 +287,7 @@ class Layout(Enum):
 
 
 def layout_of(name: str) -> Layout:
-    """Return the layout of that name; raise RuntimeError for an unknown name."""
+    """Return the layout called `name`. Raise RuntimeError if there is no such layout."""
     try:
         return Layout(name)
     except ValueError:
@@ -292,7 +296,7 @@ def layout_of(name: str) -> Layout:
 
 
 def by_head(tensor: Tensor, layout: Layout, heads: int) -> Tensor:
-    """Convert a dense layout to [B,N,S,D]."""
+    """Convert a tensor from a dense layout to [B,N,S,D]."""
     if layout is Layout.BSH:
         return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
     if layout is Layout.SBH:
@@ -301,7 +305,7 @@ def by_head(tensor: Tensor, layout: Layout, heads: int) -> Tensor:
 
 
 def from_head(tensor: Tensor, layout: Layout) -> Tensor:
-    """Convert [B,N,S,D] to a dense layout."""
+    """Convert a tensor [B,N,S,D] to a dense layout."""
     if layout is Layout.BSH:
         return tensor.transpose(1, 2).flatten(2)
     if layout is Layout.SBH:
@@ -315,7 +319,7 @@ def sequences_of(
     """Return the rows and columns of each sequence of a packed batch, from the cumulative lengths.
 
     Raises:
-        RuntimeError: the lengths are missing, or do not fit.
+        RuntimeError: the lengths are missing, or do not fit the tensors.
     """
     if not queries or not keys or len(queries) != len(keys):
         raise RuntimeError(
@@ -328,8 +332,8 @@ def sequences_of(
     for row_end, column_end in zip(queries[:used], keys[:used], strict=True):
         if row_end < row or column_end < column or row_end > query.shape[0] or column_end > key.shape[0]:
             raise RuntimeError(
-                f"npu_fusion_attention: actual_seq_qlen and actual_seq_kvlen must grow up to {query.shape[0]} and "
-                f"{key.shape[0]} tokens, but got {list(queries)} and {list(keys)}"
+                f"npu_fusion_attention: actual_seq_qlen and actual_seq_kvlen must not decrease, and must not exceed "
+                f"{query.shape[0]} and {key.shape[0]} tokens, but are {list(queries)} and {list(keys)}"
             )
         blocks.append((slice(row, row_end), slice(column, column_end)))
         row, column = row_end, column_end
@@ -340,7 +344,8 @@ _LAYOUTS = ("BSH", "BSND", "BNSD", "TND", "BNSD_BSND", "BSND_NBSD", "BNSD_NBSD",
 
 
 def layouts(name: str) -> tuple[str, str]:
-    """Return the layouts of query and result for an `input_layout`; raise RuntimeError for an unknown one."""
+    """Return the layouts of the query and of the result for an `input_layout`. Raise RuntimeError if there is no such
+    layout."""
     if name not in _LAYOUTS:
         raise RuntimeError(
             f"npu_fused_infer_attention_score: input_layout should be {'/'.join(_LAYOUTS)}, but got {name!r}"
@@ -353,7 +358,9 @@ def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | 
     """Split a batch into its sequences [N,S,D], without padding."""
     if layout == "TND":
         if not lengths:
-            raise RuntimeError("npu_fused_infer_attention_score: TND takes the sequences' cumulative lengths")
+            raise RuntimeError(
+                "npu_fused_infer_attention_score: the layout TND needs the cumulative lengths of the sequences"
+            )
         starts = [0, *lengths[:-1]]
         return [tensor[start:end].transpose(0, 1) for start, end in zip(starts, lengths, strict=True)]
     if layout == "BSH":
@@ -365,17 +372,18 @@ def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | 
         lengths = list(lengths) * by_head.shape[0]
     if len(lengths) != by_head.shape[0]:
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: {len(lengths)} lengths for a batch of {by_head.shape[0]}"
+            f"npu_fused_infer_attention_score: the batch has {by_head.shape[0]} sequences, but there are "
+            f"{len(lengths)} lengths"
         )
     return [sequence[:, :length] for sequence, length in zip(by_head, lengths, strict=True)]
 
 
 def cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
-    """Return the length of each sequence of a cache; raise RuntimeError if they are missing."""
+    """Return the length of each sequence of a cache. Raise RuntimeError if the lengths are missing."""
     if lengths is None or len(lengths) not in (1, count):
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: a block_table needs actual_seq_lengths_kv of {count} sequences, but "
-            f"got {lengths}"
+            f"npu_fused_infer_attention_score: with a block_table, actual_seq_lengths_kv must have a length for "
+            f"each of {count} sequences, but is {lengths}"
         )
     return list(lengths) * count if len(lengths) == 1 else list(lengths)
 
@@ -412,7 +420,7 @@ def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
 
 
 def wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
-    """Append further columns to each sequence."""
+    """Append the columns in `more` to each sequence."""
     return [torch.cat(pair, -1) for pair in zip(tensors, more, strict=True)]
 
 
@@ -631,7 +639,7 @@ def _flops(
 
 
 def check(query: Tensor, key: Tensor, value: Tensor, head_num: int, layout: Layout, how: How) -> None:
-    """Raise RuntimeError if the tensors do not fit the layout or each other, or keep_prob is out of range."""
+    """Raise RuntimeError if the tensors do not fit the layout or each other, or if keep_prob is out of range."""
     dims = 4 if layout in (Layout.BSND, Layout.BNSD) else 3
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != dims:
@@ -643,7 +651,7 @@ def check(query: Tensor, key: Tensor, value: Tensor, head_num: int, layout: Layo
             raise RuntimeError(f"npu_fusion_attention: {name} must be fp16, bf16 or fp32, but is {tensor.dtype}")
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
-            f"npu_fusion_attention: query, key and value must have one dtype, but have {query.dtype}, "
+            f"npu_fusion_attention: query, key, and value must have the same dtype, but have {query.dtype}, "
             f"{key.dtype}, {value.dtype}"
         )
     if not 0 < how.keep_prob <= 1:

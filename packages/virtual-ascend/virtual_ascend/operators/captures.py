@@ -50,7 +50,7 @@ class Call:
         extension().add_to_graph(self.name, self.tensors, self.names, self._again())
 
     def change(self, given: Mapping[str, object]) -> None:
-        """Replace the values of some arguments."""
+        """Replace the values of some of the call's arguments."""
         for name, value in given.items():
             if name not in self.given:
                 continue
@@ -77,13 +77,13 @@ this."""
 
 
 def begin() -> None:
-    """Record that a capture or an update begins."""
+    """Record that a capture, or an update of a graph, begins."""
     global _under_way
     _under_way += 1
 
 
 def end() -> None:
-    """Record that a capture or an update ends."""
+    """Record that a capture, or an update of a graph, ends."""
     global _under_way
     _under_way -= 1
 

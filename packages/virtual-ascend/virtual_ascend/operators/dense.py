@@ -62,7 +62,7 @@ def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """GELU of any shape, "none" (erf) or "tanh"; differentiable.
 
     Raises:
-        RuntimeError: another approximation.
+        RuntimeError: `approximate` is neither "none" nor "tanh".
     """
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"npu_gelu: approximate should be none or tanh, but got {approximate!r}")
@@ -82,7 +82,7 @@ def npu_fast_gelu(input: Tensor) -> Tensor:
 
 
 def fast_gelu(input: Tensor) -> Tensor:
-    """`npu_fast_gelu` under its older name."""
+    """The operator `npu_fast_gelu` under its older name."""
     return npu_fast_gelu(input)
 
 
@@ -97,7 +97,7 @@ def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1) -> Tens
         RuntimeError: the mask is not bool, or H or W is not a multiple of 32 from 32 to 4096.
     """
     if mask.dtype != torch.bool:
-        raise RuntimeError(f"npu_scaled_masked_softmax: expected a mask of bool, but got {mask.dtype}")
+        raise RuntimeError(f"npu_scaled_masked_softmax: mask must be bool, but is {mask.dtype}")
     if x.dim() < 2 or any(size % 32 or not 32 <= size <= 4096 for size in x.shape[-2:]):
         raise RuntimeError(
             "npu_scaled_masked_softmax: the last two dimensions must be multiples of 32 from 32 to 4096, but x is "
@@ -143,11 +143,12 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
         (y, rstd, x1 + x2).
 
     Raises:
-        RuntimeError: as in npu_rms_norm, and in backward.
+        RuntimeError: in the same cases as npu_rms_norm, and in the backward pass.
     """
     if x1.shape != x2.shape or x1.dtype != x2.dtype:
         raise RuntimeError(
-            f"npu_add_rms_norm: x1 and x2 must be alike, but are {tuple(x1.shape)} {x1.dtype} and "
+            f"npu_add_rms_norm: x1 and x2 must have the same shape and dtype, but are {tuple(x1.shape)} {x1.dtype} "
+            f"and "
             f"{tuple(x2.shape)} {x2.dtype}"
         )
 
@@ -162,16 +163,16 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
 def _check(name: str, x: Tensor, gamma: Tensor) -> None:
     if gamma.dim() == 0 or x.shape[-gamma.dim() :] != gamma.shape:
         raise RuntimeError(
-            f"{name}: gamma must have the shape of the last dimensions of x, but is {tuple(gamma.shape)} for "
-            f"{tuple(x.shape)}"
+            f"{name}: gamma must have the shape of the last dimensions of x, but gamma has the shape "
+            f"{tuple(gamma.shape)}, and x has {tuple(x.shape)}"
         )
     half = (torch.float16, torch.bfloat16)
     if x.dtype not in (*half, torch.float32) or not (
         x.dtype == gamma.dtype or (x.dtype in half and gamma.dtype is torch.float32)
     ):
         raise RuntimeError(
-            f"{name}: x and gamma must have one dtype of fp16, bf16, fp32, or x fp16/bf16 and gamma fp32, but "
-            f"are {x.dtype} and {gamma.dtype}"
+            f"{name}: x and gamma must both be fp16, bf16, or fp32, or x may be fp16 or bf16 and gamma fp32, but "
+            f"they are {x.dtype} and {gamma.dtype}"
         )
 
 
@@ -181,22 +182,24 @@ WIDEST = 896
 def npu_rotary_mul(input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half") -> Tensor:
     """`x * r1 + rotate(x) * r2`; differentiable.
 
-    Shapes: x [B,N,S,D] or [B,S,N,D]; r1 (cosines) and r2 (sines) alike, of full width D, 1 where they broadcast.
-    rotate: "half" is cat(-x2, x1) of the halves of D, "interleave" pairs (x[0::2], x[1::2]).
+    Shapes: x [B,N,S,D] or [B,S,N,D]; r1 (cosines) and r2 (sines) have the same dimensions, with the full width D; a
+    dimension of size 1 is broadcast. rotate: "half" is cat(-x2, x1) of the halves of D, "interleave" pairs (x[0::2],
+    x[1::2]).
 
     Raises:
-        RuntimeError: not 4 dimensions, D odd or not below 896, r1 and r2 of another width, an unknown mode.
+        RuntimeError: a tensor does not have 4 dimensions, D is odd or not below 896, r1 or r2 has another width, or
+            the mode is unknown.
     """
     width = input.shape[-1]
     if input.dim() != 4 or r1.dim() != 4 or r2.dim() != 4:
         raise RuntimeError(
-            f"npu_rotary_mul: x, r1 and r2 must have 4 dimensions, but have {input.dim()}, {r1.dim()}, {r2.dim()}"
+            f"npu_rotary_mul: x, r1, and r2 must have 4 dimensions, but have {input.dim()}, {r1.dim()}, {r2.dim()}"
         )
     if width % 2 or width >= WIDEST:
         raise RuntimeError(f"npu_rotary_mul: the last dimension must be even and below {WIDEST}, but is {width}")
     if r1.shape != r2.shape or r1.shape[-1] != width:
         raise RuntimeError(
-            f"npu_rotary_mul: r1 and r2 must have the full width {width}, but are {tuple(r1.shape)} and "
+            f"npu_rotary_mul: r1 and r2 must have the full width {width}, but their shapes are {tuple(r1.shape)} and "
             f"{tuple(r2.shape)}"
         )
 
@@ -219,14 +222,14 @@ def npu_apply_rotary_pos_emb(
     In the layouts "SBH", "BNSD", and "TND" ([T,N,D]), cos and sin must broadcast, too.
 
     Raises:
-        RuntimeError: an unknown layout or mode, widths that differ, and in backward.
+        RuntimeError: the layout or the mode is unknown, the widths differ, or the backward pass is run.
     """
     layouts = ("BSH", "BSND", "SBH", "SBND", "BNSD", "TND")
     if layout not in layouts:
         raise RuntimeError(f"npu_apply_rotary_pos_emb: layout should be {'/'.join(layouts)}, but got {layout!r}")
     if not query.shape[-1] == key.shape[-1] == cos.shape[-1] == sin.shape[-1]:
         raise RuntimeError(
-            "npu_apply_rotary_pos_emb: query, key, cos and sin must have one width, but have "
+            "npu_apply_rotary_pos_emb: query, key, cos, and sin must have the same width, but their widths are "
             f"{query.shape[-1]}, {key.shape[-1]}, {cos.shape[-1]}, {sin.shape[-1]}"
         )
 
@@ -257,8 +260,8 @@ def npu_mrope(
     [0,0,0] for positions [T].
 
     Raises:
-        RuntimeError: shapes, dtypes or sections that do not match, and in backward.
-        NotImplementedError: a cache_mode other than "default".
+        RuntimeError: shapes, dtypes, or sections do not match, or the backward pass is run.
+        NotImplementedError: cache_mode is not "default".
     """
     name = "npu_mrope"
     if cache_mode not in (None, "default"):
@@ -335,7 +338,7 @@ def npu_cross_entropy_loss(
 
     Raises:
         RuntimeError: shapes or reduction are wrong.
-        NotImplementedError: label smoothing and zloss, which the real operator's documentation reserves.
+        NotImplementedError: label smoothing or zloss is requested. The real operator's documentation reserves both.
     """
     if input.dim() != 2 or target.shape != input.shape[:1]:
         raise RuntimeError(
@@ -394,7 +397,7 @@ def npu_apply_adam_w(
     The operator multiplies beta1_power and beta2_power by their betas once more, so pass beta**(step-1).
 
     Raises:
-        NotImplementedError: amsgrad or max_grad_norm.
+        NotImplementedError: amsgrad or max_grad_norm is given.
     """
     if amsgrad or max_grad_norm is not None:
         raise NotImplementedError(
@@ -438,7 +441,7 @@ def npu_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     """
     if input.dim() != 2 or weight.dim() != 2:
         found = f"{input.dim()} and {weight.dim()} dimensions"
-        raise RuntimeError(f"npu_linear: expected input and weight of 2 dimensions, but got {found}")
+        raise RuntimeError(f"npu_linear: input and weight must have 2 dimensions, but have {found}")
     return functional.linear(input, weight, bias)
 
 
@@ -452,13 +455,14 @@ def npu_transpose_batchmatmul(
     perm_y: Sequence[int] | None = None,
     batch_split_factor: int | None = 1,
 ) -> Tensor:
-    """The product of each batch, with the batch dimension after the rows; no gradient.
+    """Return the matrix product of each batch, with the batch dimension after the rows; no gradient.
 
     Shapes: input [B,M,K], or [M,B,K] with perm_x1 [1,0,2], weight [B,K,N] -> [M,B,N], or [factor, M, B*N/factor] with
     a batch_split_factor above 1. K and N are multiples of 16.
 
     Raises:
-        RuntimeError: shapes, dtypes, permutations or a factor that the page rules out, and in backward.
+        RuntimeError: shapes, dtypes, permutations, or a factor are not allowed by the operator's documentation, or
+            the backward pass is run.
     """
     name, factor = "npu_transpose_batchmatmul", batch_split_factor or 1
     if bias is not None:
@@ -481,8 +485,9 @@ def npu_transpose_batchmatmul(
         )
     if weight.shape[1] % 16 or weight.shape[2] % 16 or weight.shape[2] % factor:
         raise RuntimeError(
-            f"{name}: K and N must be multiples of 16, and N a multiple of batch_split_factor, but weight is "
-            f"{tuple(weight.shape)} and the factor {factor}"
+            f"{name}: K and N must be multiples of 16, and N must be a multiple of batch_split_factor, but weight "
+            f"has the shape "
+            f"{tuple(weight.shape)} and the factor is {factor}"
         )
 
     def compute() -> tuple[Tensor, ...]:

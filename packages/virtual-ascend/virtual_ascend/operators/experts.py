@@ -39,7 +39,7 @@ def npu_moe_gating_top_k_softmax(
         (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k], counted column by column).
 
     Raises:
-        RuntimeError: k is out of range, or `finished` has another shape; and in backward.
+        RuntimeError: k is out of range, `finished` has another shape than the rows of x, or the backward pass is run.
     """
     if x.dim() not in (2, 3) or x.dtype not in _FLOATS:
         raise RuntimeError(
@@ -50,7 +50,8 @@ def npu_moe_gating_top_k_softmax(
         raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be 1 to {x.shape[-1]}, but is {k}")
     if finished is not None and finished.shape != x.shape[:-1]:
         raise RuntimeError(
-            f"npu_moe_gating_top_k_softmax: finished must be {tuple(x.shape[:-1])}, but is {tuple(finished.shape)}"
+            f"npu_moe_gating_top_k_softmax: finished must have the shape {tuple(x.shape[:-1])}, but has "
+            f"{tuple(finished.shape)}"
         )
 
     def compute() -> tuple[Tensor, ...]:
@@ -80,18 +81,18 @@ def npu_moe_gating_top_k(
     routed_scaling_factor: float = 1.0,
     eps: float = 1e-20,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count groups
-    of experts; no gradient.
+    """Return the k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count
+    groups of experts; no gradient.
 
     Shapes: x [T,E], bias [E]. The bias affects only the choice. A group is as good as its best expert
-    (group_select_mode 0), or as the sum of its two best experts (1). Weights of sigmoids are divided by their sum, and
-    all weights are scaled.
+    (group_select_mode 0), or as the sum of its two best experts (1). Weights of sigmoids are divided by their sum,
+    and all weights are scaled.
 
     Returns:
         (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], empty without out_flag).
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
+        RuntimeError: an argument is out of range, or the backward pass is run.
     """
     name = "npu_moe_gating_top_k"
     groups = _Groups(group_count, k_group, group_select_mode)
@@ -128,7 +129,7 @@ def moe_gating_top_k(
         (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], undefined without out_flag).
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
+        RuntimeError: an argument is out of range, or the backward pass is run.
     """
     name = "moe_gating_top_k"
     groups = _Groups(group_count, k_group, group_select_mode)
@@ -191,10 +192,14 @@ def _chosen(
 def _check_scores(name: str, x: Tensor, bias: Tensor | None) -> None:
     if x.dim() != 2 or x.dtype not in _FLOATS:
         raise RuntimeError(
-            f"{name}: x must be [T,E] and float16, float32 or bfloat16, but is {tuple(x.shape)} {x.dtype}"
+            f"{name}: x must have the shape [T,E] and be float16, float32, or bfloat16, but is {tuple(x.shape)} "
+            f"{x.dtype}"
         )
     if bias is not None and (bias.dim() != 1 or bias.dtype != x.dtype):
-        raise RuntimeError(f"{name}: bias must be [E] and {x.dtype} like x, but is {tuple(bias.shape)} {bias.dtype}")
+        raise RuntimeError(
+            f"{name}: bias must have the shape [E] and the dtype of x, {x.dtype}, but is "
+            f"{tuple(bias.shape)} {bias.dtype}"
+        )
 
 
 def _check_gating(
@@ -227,7 +232,7 @@ def npu_moe_init_routing(
         of the sorted copies int32 [T*K]).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match, and in backward.
+        RuntimeError: shapes or dtypes do not match, or the backward pass is run.
     """
     name = "npu_moe_init_routing"
     if x.dim() != 2 or row_idx.shape != expert_idx.shape or expert_idx.dim() != 2 or len(x) != len(expert_idx):
@@ -278,8 +283,8 @@ def npu_moe_init_routing_v2(
         pairs (2), empty without the flag; the scale of the rows [M], empty without `scale`).
 
     Raises:
-        RuntimeError: the shapes or the range do not fit; and in backward.
-        NotImplementedError: quantisation, and drop_pad_mode 1.
+        RuntimeError: the shapes or the range do not fit, or the backward pass is run.
+        NotImplementedError: quantisation or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
     return _sorted_by_expert("npu_moe_init_routing_v2", **given)
@@ -303,11 +308,11 @@ def npu_moe_init_routing_custom(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """vllm-ascend's own `npu_moe_init_routing_v2`: csrc/moe/moe_init_routing_custom of v0.13.0 to v0.23.0.
 
-    Its default is to quantise.
+    By default, it quantises.
 
     Raises:
-        RuntimeError: the shapes or the range do not fit; and in backward.
-        NotImplementedError: quantisation, and drop_pad_mode 1.
+        RuntimeError: the shapes or the range do not fit, or the backward pass is run.
+        NotImplementedError: quantisation or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
     return _sorted_by_expert("npu_moe_init_routing_custom", **given)
@@ -422,14 +427,15 @@ def npu_moe_finalize_routing(
     experts int32 [T,K].
 
     Raises:
-        RuntimeError: an unknown mode, skip2 without skip1, or bias without experts; and in backward.
+        RuntimeError: the mode is unknown, skip2 is given without skip1, bias is given without experts, or the
+            backward pass is run.
     """
     name = "npu_moe_finalize_routing"
     mode = drop_pad_mode or 0
     if mode not in (0, 1, 2, 3):
         raise RuntimeError(f"{name}: drop_pad_mode must be 0 to 3, but is {mode}")
     if (skip2 is not None and skip1 is None) or (bias is not None and export_for_source_row is None):
-        raise RuntimeError(f"{name}: skip2 needs skip1, and bias needs export_for_source_row")
+        raise RuntimeError(f"{name}: skip2 can only be given with skip1, and bias only with export_for_source_row")
 
     def compute() -> tuple[Tensor, ...]:
         rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.shape[-1])
@@ -451,7 +457,8 @@ def npu_moe_finalize_routing(
 
 
 def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
-    """Return where each expert's rows end, int32 [num_expert], from the experts of the sorted rows.
+    """Return the end of each expert's rows, int32 [num_expert]. The argument has the expert of each row; the rows are
+    sorted by expert.
 
     Raises:
         RuntimeError: the experts are not integers.
@@ -477,8 +484,8 @@ def npu_moe_token_permute(
         many rows, a negative one drops that many.
 
     Raises:
-        RuntimeError: wrong shapes or dtypes.
-        NotImplementedError: padded_mode.
+        RuntimeError: shapes or dtypes are wrong.
+        NotImplementedError: padded_mode is requested.
     """
     _refuse_padded("npu_moe_token_permute", padded_mode)
     if tokens.dim() != 2 or indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
@@ -493,7 +500,9 @@ def npu_moe_token_permute(
     places = torch.argsort(order, stable=True).to(torch.int32)
     kept = order.numel()
     if num_out_tokens is not None and kept + num_out_tokens < 0:
-        raise RuntimeError(f"npu_moe_token_permute: num_out_tokens {num_out_tokens} drops more than {kept} rows")
+        raise RuntimeError(
+            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than there are ({kept})"
+        )
     if num_out_tokens:
         kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
     return tokens.index_select(0, order[:kept] // copies), places
@@ -506,14 +515,14 @@ def npu_moe_token_unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> Tensor:
-    """Add up a token's copies, weighted: `out[t] = sum_k probs[t,k] * permuted[sorted_indices[t*K+k]]`;
-    differentiable.
+    """Add up the copies of each token, weighted by probs: `out[t] = sum_k probs[t,k] *
+    permuted[sorted_indices[t*K+k]]`; differentiable.
 
     Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Dropped copies count as zeros.
 
     Raises:
-        RuntimeError: wrong shapes.
-        NotImplementedError: padded_mode.
+        RuntimeError: shapes are wrong.
+        NotImplementedError: padded_mode is requested.
     """
     _refuse_padded("npu_moe_token_unpermute", padded_mode)
     copies = 1 if probs is None else probs.shape[1]
@@ -547,17 +556,18 @@ def npu_moe_token_permute_with_routing_map(
     num_out_tokens: int | None = None,
     drop_and_pad: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Copy the tokens, expert by expert, each time in their own order; differentiable in tokens and probs.
+    """For each expert in turn, copy the expert's tokens in their original order; differentiable in tokens and probs.
 
     Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad` each expert gets
     `num_out_tokens / E` rows: first its own tokens, then others.
 
     Returns:
-        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order, or
+        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order,
+            or
         with drop_and_pad the tokens of the rows).
 
     Raises:
-        RuntimeError: wrong shapes or dtypes, or drop_and_pad with a num_out_tokens that does not fit.
+        RuntimeError: shapes or dtypes are wrong, or num_out_tokens does not fit drop_and_pad.
     """
     name = "npu_moe_token_permute_with_routing_map"
     if tokens.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != tokens.shape[0]:
@@ -568,7 +578,9 @@ def npu_moe_token_permute_with_routing_map(
     if routing_map.dtype not in (torch.bool, torch.int8):
         raise RuntimeError(f"{name}: routing_map must be bool or int8, but is {routing_map.dtype}")
     if probs is not None and probs.shape != routing_map.shape:
-        raise RuntimeError(f"{name}: probs must be {tuple(routing_map.shape)}, but are {tuple(probs.shape)}")
+        raise RuntimeError(
+            f"{name}: probs must have the shape {tuple(routing_map.shape)}, but have {tuple(probs.shape)}"
+        )
     if num_out_tokens is not None and num_out_tokens < 0:
         raise RuntimeError(f"{name}: num_out_tokens must not be negative, but is {num_out_tokens}")
     count, experts = routing_map.shape
@@ -576,8 +588,8 @@ def npu_moe_token_permute_with_routing_map(
     if drop_and_pad:
         if not num_out_tokens or num_out_tokens % experts or num_out_tokens // experts > count:
             raise RuntimeError(
-                f"{name}: drop_and_pad takes a num_out_tokens of at most {count} for each of {experts} experts, "
-                f"but got {num_out_tokens}"
+                f"{name}: with drop_and_pad, num_out_tokens must be at most {count} for each of {experts} experts, "
+                f"but is {num_out_tokens}"
             )
         first = by_expert.to(torch.int8).sort(dim=-1, descending=True, stable=True)[1][:, : num_out_tokens // experts]
         rows = first.reshape(-1)
@@ -620,7 +632,10 @@ def npu_moe_token_unpermute_with_routing_map(
         zeros = torch.zeros(tuple(restore_shape), dtype=rows.dtype, device=rows.device)
         return zeros.index_add(0, places, rows).to(permuted_tokens.dtype)
     if permuted_tokens.shape[0] % count:
-        raise RuntimeError(f"{name}: {permuted_tokens.shape[0]} rows cannot be divided among {count} tokens")
+        raise RuntimeError(
+            f"{name}: the {permuted_tokens.shape[0]} rows of permuted_tokens cannot be divided "
+            f"equally among {count} tokens"
+        )
     rows = permuted_tokens.index_select(0, places).view(count, -1, permuted_tokens.shape[-1])
     if probs is not None:
         if routing_map is None:
@@ -727,7 +742,7 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     if probs is None:
         return of_rows, None
     if permuted_tokens is None or expert is None:
-        raise RuntimeError(f"{name}: probs need permuted_tokens and routing_map")
+        raise RuntimeError(f"{name}: if probs are given, permuted_tokens and routing_map must be given, too")
     along = (of_rows * permuted_tokens).sum(-1).to(unpermuted_tokens_grad.dtype)
     of_probs = along.new_zeros(probs.shape).index_put((token, expert), along)
     return (of_rows * probs[token, expert].unsqueeze(-1)).to(unpermuted_tokens_grad.dtype), of_probs
@@ -771,13 +786,13 @@ def npu_grouped_matmul(
 
     group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: the rows of x [M,K] are E groups, weight [E,K,N] -> [M,N].
     2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` has the ends
-    (group_list_type 0) or the counts (1) of the groups. split_item 0 and 1 return a tensor for each group, 2 and 3 one
-    tensor. If a `group_list` tensor ends before that tensor does, the remaining rows are zeros here; an NPU does not
-    write them.
+    (group_list_type 0) or the counts (1) of the groups. split_item 0 and 1 return a tensor for each group, 2 and 3
+    one tensor. If a `group_list` tensor ends before that tensor does, the remaining rows are zeros here; an NPU does
+    not write them.
 
     Raises:
-        RuntimeError: the groups do not cover x in any other case, or a type is unknown; and in backward.
-        NotImplementedError: (index, count) pairs.
+        RuntimeError: the groups do not cover x in any other case, a type is unknown, or the backward pass is run.
+        NotImplementedError: `group_list` consists of (index, count) pairs.
     """
     if group_list_type == 2:
         raise _unwritten("npu_grouped_matmul", "group_list_type=2")
@@ -840,7 +855,7 @@ def npu_grouped_matmul_add_(
 
     Raises:
         RuntimeError: the groups do not cover x.
-        NotImplementedError: another transposition or group_type.
+        NotImplementedError: another transposition or another group_type is requested.
     """
     if not transpose_x or transpose_weight or group_type != 2:
         raise NotImplementedError(
@@ -867,15 +882,17 @@ def _check_form(
     if group_type is None and not isinstance(group_list, list | tuple):
         raise RuntimeError(f"{name}: Requires manual passing group_type, current is None.")
     if split_item in (0, 1) and group_type in (0, 2) and isinstance(group_list, Tensor) and len(x) > 1:
-        raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must hold one tensor")
+        raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must contain exactly one tensor")
     if split_item in (0, 1) and group_type == 0 and isinstance(group_list, list | tuple):
-        raise RuntimeError(f"{name}: numbers as group_list need split_item 2 or 3, but got {split_item}")
+        raise RuntimeError(f"{name}: a group_list of numbers needs split_item 2 or 3, but got {split_item}")
     if split_item in (0, 1) and group_type == 2:
         raise RuntimeError(f"{name}: group_type 2 needs split_item 2 or 3, but got {split_item}")
     if split_item in (2, 3) and group_type == 2 and len(weight) != len(x):
         raise RuntimeError(f"{name}: with group_type 2 there must be as many tensors in weight as in x")
     if len({tensor.dtype for tensor in (*x, *weight)}) > 1:
-        raise RuntimeError(f"{name}: x and weight must have one dtype, but have {x[0].dtype} and {weight[0].dtype}")
+        raise RuntimeError(
+            f"{name}: x and weight must have the same dtype, but have {x[0].dtype} and {weight[0].dtype}"
+        )
     if group_type == -1 and any(matrix.dim() != 2 for matrix in weight):
         raise RuntimeError(f"{name}: with group_type -1 each weight must have 2 dimensions")
 
@@ -896,13 +913,15 @@ def _ends(
     ends = numbers if kind == 0 else [sum(numbers[: i + 1]) for i in range(len(numbers))]
     covers = bool(ends) and (ends[-1] == extent or (may_end_before and ends[-1] < extent))
     if not covers or any(b < a for a, b in pairwise([0, *ends])):
-        raise RuntimeError(f"npu_grouped_matmul: group_list must grow up to {extent}, but ends are {ends}")
+        raise RuntimeError(
+            f"npu_grouped_matmul: the ends in group_list must not decrease, and must end with {extent}, but are {ends}"
+        )
     return ends
 
 
 def _each(x: Sequence[Tensor], weight: Sequence[Tensor], bias: Sequence[Tensor] | None) -> list[Tensor]:
     if len(x) != len(weight):
-        raise RuntimeError(f"npu_grouped_matmul: {len(x)} tensors in x, but {len(weight)} in weight")
+        raise RuntimeError(f"npu_grouped_matmul: x has {len(x)} tensors, but weight has {len(weight)}")
     return [_product(a, w, None if bias is None else bias[i]) for i, (a, w) in enumerate(zip(x, weight, strict=True))]
 
 
@@ -911,7 +930,7 @@ def _rows(
 ) -> list[Tensor]:
     weights = list(weight[0]) if len(weight) == 1 and weight[0].dim() == 3 else list(weight)
     if len(weights) != len(bounds):
-        raise RuntimeError(f"npu_grouped_matmul: {len(bounds)} groups, but {len(weights)} weights")
+        raise RuntimeError(f"npu_grouped_matmul: there are {len(bounds)} groups, but {len(weights)} weights")
     biases = None if bias is None else (list(bias[0]) if len(bias) == 1 and bias[0].dim() == 2 else list(bias))
     return [
         _product(x[start:end], w, None if biases is None else biases[i])

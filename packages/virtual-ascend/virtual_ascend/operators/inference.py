@@ -63,7 +63,7 @@ def _npu_reshape_and_cache(
     Shapes: key and value [T,Nkv,D], caches [blocks, block size, Nkv, D], slot_indices int32 [T].
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match, or a slot outside the cache.
+        RuntimeError: shapes or dtypes do not match, or a slot is outside the cache.
     """
     name = "_npu_reshape_and_cache"
     _write(name, key, key_cache, slot_indices)
@@ -86,12 +86,12 @@ def npu_scatter_pa_kv_cache(
 ) -> None:
     """Write each token's key and value into its slot of a paged cache. Tokens with a negative slot are skipped.
 
-    Shapes: key [T,Nkv,Dk], value [T,Nkv,Dv], slot_mapping int32 or int64 [T], caches [blocks, block size, Nkv, D] with
-    cache_mode Norm.
+    Shapes: key [T,Nkv,Dk], value [T,Nkv,Dv], slot_mapping int32 or int64 [T], caches [blocks, block size, Nkv, D]
+    with cache_mode Norm.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match, or a slot outside the cache.
-        NotImplementedError: caches in FRACTAL_NZ (PA_NZ).
+        RuntimeError: shapes or dtypes do not match, or a slot is outside the cache.
+        NotImplementedError: the caches are in FRACTAL_NZ (PA_NZ).
     """
     name = "npu_scatter_pa_kv_cache"
     if cache_mode != "Norm":
@@ -116,7 +116,9 @@ def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
     flat, places = cache.view(-1, *cache.shape[2:]), slots.flatten().long()
     kept = places >= 0
     if bool((places >= flat.shape[0]).any()):
-        raise RuntimeError(f"{name}: slot {int(places.max())} is outside a cache of {flat.shape[0]} tokens")
+        raise RuntimeError(
+            f"{name}: the slot {int(places.max())} is outside the cache, which has room for {flat.shape[0]} tokens"
+        )
     flat.index_put_((places[kept],), tensor[: slots.numel()][kept])
 
 
@@ -126,21 +128,23 @@ _MASKS, _CALCULATIONS = ("no_mask", "mask_type_triu"), ("calc_type_default", "ca
 
 
 def npu_interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Reorder the pairs of x, first all first elements and then all second ones, and rotate; no gradient.
+    """Reorder the pairs of x, so that all first elements come before all second elements, and rotate the result; no
+    gradient.
 
     Shapes: x [B,N,S,64], cos and sin [B,1,S or 1,64] -> [B,N,S,64].
 
     Raises:
-        RuntimeError: wrong shapes or dtypes, and in backward.
+        RuntimeError: shapes or dtypes are wrong, or the backward pass is run.
     """
     name = "npu_interleave_rope"
     for what, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         check_half(name, what, tensor)
         if tensor.dim() != 4 or tensor.shape[-1] != _ROPE:
-            raise RuntimeError(f"{name}: {what} must be [B,N,S,{_ROPE}], but is {tuple(tensor.shape)}")
+            raise RuntimeError(f"{name}: {what} must have the shape [B,N,S,{_ROPE}], but has {tuple(tensor.shape)}")
     if cos.shape != sin.shape or cos.shape[1] != 1 or cos.shape[2] not in (1, x.shape[2]):
         raise RuntimeError(
-            f"{name}: cos and sin must be [B,1,S or 1,{_ROPE}], but are {tuple(cos.shape)} and {tuple(sin.shape)}"
+            f"{name}: cos and sin must have the shape [B,1,S or 1,{_ROPE}], but have {tuple(cos.shape)} and "
+            f"{tuple(sin.shape)}"
         )
     (rotated,) = without_formula(name, (x, cos, sin), lambda: (_rotated(x, cos, sin),))
     return rotated
@@ -159,7 +163,8 @@ def npu_kv_rmsnorm_rope_cache(
     cache_mode: str = "Norm",
     is_output_kv: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Norm the latent part of kv, rotate the rest as `npu_interleave_rope` does, and write both into paged caches.
+    """Normalize the latent part of kv, rotate the rest of kv as `npu_interleave_rope` does, and write both parts into
+    paged caches.
 
     Tokens with a negative slot are skipped.
 
@@ -171,20 +176,20 @@ def npu_kv_rmsnorm_rope_cache(
         is_output_kv.
 
     Raises:
-        RuntimeError: wrong shapes or dtypes.
-        NotImplementedError: a cache mode other than PA and PA_BNSD.
+        RuntimeError: shapes or dtypes are wrong.
+        NotImplementedError: the cache mode is neither PA nor PA_BNSD.
     """
     name = "npu_kv_rmsnorm_rope_cache"
     if cache_mode not in ("PA", "PA_BNSD"):
         raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
     check_half(name, "kv", kv)
     if kv.dim() != 4 or kv.shape[1] != 1 or kv.shape[-1] != _LATENT + _ROPE:
-        raise RuntimeError(f"{name}: kv must be [B,1,S,{_LATENT + _ROPE}], but is {tuple(kv.shape)}")
+        raise RuntimeError(f"{name}: kv must have the shape [B,1,S,{_LATENT + _ROPE}], but has {tuple(kv.shape)}")
     if gamma.dim() != 1:
-        raise RuntimeError(f"{name}: gamma must be [{_LATENT}], but is {tuple(gamma.shape)}")
+        raise RuntimeError(f"{name}: gamma must have the shape [{_LATENT}], but has {tuple(gamma.shape)}")
     for what, tensor in (("cos", cos), ("sin", sin)):
         if tensor.dim() != 4:
-            raise RuntimeError(f"{name}: {what} must be [B,1,S,{_ROPE}], but is {tuple(tensor.shape)}")
+            raise RuntimeError(f"{name}: {what} must have the shape [B,1,S,{_ROPE}], but has {tuple(tensor.shape)}")
     if index.dtype != torch.int64 or index.numel() != kv.shape[0] * kv.shape[2]:
         raise RuntimeError(
             f"{name}: index must be int64 [{kv.shape[0] * kv.shape[2]}], but is {index.dtype} {tuple(index.shape)}"
@@ -261,7 +266,7 @@ def npu_ring_mla_out(
     [N,T]. The mask is a template; mask_type_triu makes it causal.
 
     Raises:
-        RuntimeError: wrong shapes or dtypes, or an unknown mode.
+        RuntimeError: shapes or dtypes are wrong, or a mode is unknown.
     """
     name = "npu_ring_mla"
     causal = _mode(name, "mask_type", mask_type or "no_mask", _MASKS) == "mask_type_triu"
@@ -273,11 +278,14 @@ def npu_ring_mla_out(
         raise RuntimeError(f"{name}: seqlen must be int32 on the host, but is {seqlen.dtype} on {seqlen.device}")
     if q_nope.shape[1] != head_num or k_nope.shape[1] != kv_head_num:
         raise RuntimeError(
-            f"{name}: expected {head_num} heads of queries and {kv_head_num} of keys, but got {q_nope.shape[1]} and "
+            f"{name}: expected queries with {head_num} heads and keys with {kv_head_num} heads, but got "
+            f"{q_nope.shape[1]} and "
             f"{k_nope.shape[1]}"
         )
     if not first and (pre_out is None or prev_lse is None):
-        raise RuntimeError(f"{name}: calc_type_default adds to pre_out and prev_lse, but got none")
+        raise RuntimeError(
+            f"{name}: with calc_type_default, pre_out and prev_lse must be given, because the result is added to them"
+        )
     asked, had = seqlen.tolist() if seqlen.dim() == 2 else (seqlen.tolist(), seqlen.tolist())
     query, key = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, k_rope], -1)
     at, of = 0, 0
@@ -343,7 +351,10 @@ def npu_paged_cache_load_out(
     lengths = context_lens.diff().tolist() if cumsum else context_lens.tolist()
     starts = [0] * len(lengths) if seq_starts is None else seq_starts.tolist()
     if sum(lengths) > key.shape[0] or key.shape[0] != value.shape[0]:
-        raise RuntimeError(f"{name}: {sum(lengths)} tokens, but room for {key.shape[0]} and {value.shape[0]}")
+        raise RuntimeError(
+            f"{name}: the sequences have {sum(lengths)} tokens, but key has room for {key.shape[0]} "
+            f"and value for {value.shape[0]}"
+        )
     size, at = key_cache.shape[1], 0
     for row, start, length in zip(block_table, starts, lengths, strict=True):
         places = torch.arange(start, start + length, device=row.device)
@@ -390,10 +401,10 @@ def npu_fused_infer_attention_score(
 ) -> tuple[Tensor, Tensor]:
     """Attention for inference, computed in float32; no gradient.
 
-    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout,
-    or the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table` int32 [B,
-    most blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for each
-    sequence; in TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros.
+    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same
+    layout, or the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table`
+    int32 [B, most blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for
+    each sequence; in TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros.
     `num_key_value_heads=0` means as many as `num_heads`. `query_rope` and `key_rope` are further columns of query and
     key.
 
@@ -401,8 +412,8 @@ def npu_fused_infer_attention_score(
         (attention, log-sum-exp of the scores float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: a sparse mode above 4.
+        RuntimeError: an argument is out of range, or the backward pass is run.
+        NotImplementedError: the sparse mode is above 4.
     """
     key_heads = num_key_value_heads or num_heads
     if (query_rope is None) != (key_rope is None):
@@ -410,7 +421,10 @@ def npu_fused_infer_attention_score(
     layout, result = layouts(input_layout)
     _check(sparse_mode, num_heads, key_heads)
     if query.dim() != (3 if layout in ("BSH", "TND") else 4):
-        raise RuntimeError(f"npu_fused_infer_attention_score: query has {query.dim()} dimensions in {input_layout}")
+        raise RuntimeError(
+            f"npu_fused_infer_attention_score: query has {query.dim()} dimensions, which does not "
+            f"fit the layout {input_layout}"
+        )
     if block_table is None and value.dim() != query.dim():
         raise RuntimeError(
             f"npu_fused_infer_attention_score: value must have as many dimensions as query, but has {value.dim()}"
@@ -466,8 +480,8 @@ def npu_fused_infer_attention_score_v2(
     """`npu_fused_infer_attention_score` with other names for its arguments.
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: a sparse mode above 4.
+        RuntimeError: an argument is out of range, or the backward pass is run.
+        NotImplementedError: the sparse mode is above 4.
     """
     return npu_fused_infer_attention_score(
         query,
@@ -511,10 +525,11 @@ def _with_signature_of(operator: Callable[..., object], *more: str) -> Callable[
 def npu_fused_infer_attention_score_out(
     *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """Run `npu_fused_infer_attention_score` into tensors of the caller, as an update of a graph requires.
+    """Run `npu_fused_infer_attention_score`, and write the results into the caller's tensors, as an update of a graph
+    requires.
 
     Raises:
-        RuntimeError: out is not two tensors, or the first does not have the size of the result.
+        RuntimeError: `out` does not consist of two tensors, or the first tensor does not have the size of the result.
     """
     return _written_into("npu_fused_infer_attention_score", out, npu_fused_infer_attention_score(**given))
 
@@ -523,17 +538,18 @@ def npu_fused_infer_attention_score_out(
 def npu_fused_infer_attention_score_v2_out(
     *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """Run `npu_fused_infer_attention_score_v2` into tensors of the caller.
+    """Run `npu_fused_infer_attention_score_v2`, and write the results into the caller's tensors.
 
     Raises:
-        RuntimeError: as without `out`, and as in `npu_fused_infer_attention_score_out`.
+        RuntimeError: in the same cases as `npu_fused_infer_attention_score_v2` and
+            `npu_fused_infer_attention_score_out`.
     """
     return _written_into("npu_fused_infer_attention_score_v2", out, npu_fused_infer_attention_score_v2(**given))
 
 
 def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     if len(out) != 2:
-        raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but got {len(out)}")
+        raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but has {len(out)}")
     for given, result in zip(out, results, strict=True):
         # If the log-sum-exp was not asked for, it is empty, and nothing is written to it.
         if result.numel() == 0:
@@ -549,7 +565,8 @@ def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) 
 
 
 def workspace_of(query: Tensor) -> Tensor:
-    """Return memory for a call's intermediate results. There are none here, so the size has no meaning."""
+    """Return memory for the intermediate results of a call. A virtual NPU has no intermediate results, so the size of
+    the memory has no meaning."""
     return query.new_empty(512, dtype=torch.uint8)
 
 
@@ -579,8 +596,8 @@ def _each(
     """Return the attention of each sequence [N,S,D], and the log-sum-exp of its scores [N,S,1]."""
     if not len(queries) == len(keys) == len(values):
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: {len(queries)} sequences of queries, but {len(keys)} of keys and "
-            f"{len(values)} of values"
+            f"npu_fused_infer_attention_score: query has {len(queries)} sequences, but key has {len(keys)} and "
+            f"value has {len(values)}"
         )
     outs, lses = [], []
     for number, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):

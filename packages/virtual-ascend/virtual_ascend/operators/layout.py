@@ -34,7 +34,7 @@ _DTYPES = {
 
 
 class Format(IntEnum):
-    """ACL's numbers of the formats: `torch_npu.Format`, as in torch_npu/npu/_format.py."""
+    """The numbers that ACL gives to the formats: `torch_npu.Format`, as in torch_npu/npu/_format.py."""
 
     UNDEFINED = -1
     NCHW = 0
@@ -57,7 +57,8 @@ class Format(IntEnum):
 
 
 def npu_format_cast(input: Tensor, acl_format: int) -> Tensor:
-    """Return a tensor with the same values in this format; differentiable. Return the input if it has the format.
+    """Return a tensor with the same values in this format; differentiable. Return the input unchanged if it already
+    has the format.
 
     Raises:
         RuntimeError: the format is unknown, or a cast is needed while a graph is captured.
@@ -65,7 +66,7 @@ def npu_format_cast(input: Tensor, acl_format: int) -> Tensor:
     formats = [known for known in Format if known is not Format.UNDEFINED]
     if acl_format not in formats:
         known = ", ".join(f"{f.value} ({f.name})" for f in formats)
-        raise RuntimeError(f"npu_format_cast: expected a format of {known}, but got {acl_format}")
+        raise RuntimeError(f"npu_format_cast: expected one of the formats {known}, but got {acl_format}")
     if (acl_format == Format.FRACTAL_NZ) is extension().is_fractal(input):
         return input
     if acl_format != Format.FRACTAL_NZ:
@@ -142,16 +143,16 @@ def npu_dtype_cast(input: Tensor, dtype: int | torch.dtype) -> Tensor:
     """Return the values in another dtype; differentiable.
 
     Raises:
-        NotImplementedError: the number is not a dtype of torch.
+        NotImplementedError: the number does not stand for a dtype of torch.
     """
     return input.to(dtype_of("npu_dtype_cast", dtype))
 
 
 def dtype_of(operator: str, dtype: int | torch.dtype) -> torch.dtype:
-    """Return torch's dtype for its number in a schema.
+    """Return torch's dtype for the number that the dtype has in a schema.
 
     Raises:
-        NotImplementedError: the number is a dtype of torch_npu's own.
+        NotImplementedError: the number stands for a dtype that only torch_npu has.
     """
     if isinstance(dtype, torch.dtype):
         return dtype

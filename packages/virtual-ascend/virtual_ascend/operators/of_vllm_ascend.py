@@ -35,7 +35,8 @@ _WEAK = "weak_ref_tensor(Tensor input) -> Tensor"  # csrc/torch_binding.cpp, in 
 
 
 def register(release: str, torch_npu: str) -> None:
-    """Define the operators that a release of vllm-ascend has, once per process, for a version of torch_npu."""
+    """Define the operators that this release of vllm-ascend has with this version of torch_npu. A process does this
+    only once."""
     schemas.register_plain("_C_ascend", _WEAK, extension().weak_tensor)
     if Version(release) >= SINCE:
         schemas.register_own("_C_ascend", SCHEMAS, OPERATORS, torch_npu)

@@ -36,8 +36,8 @@ def npu_dynamic_quant(
         (y int8 [*,D], scale float32 [*]).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
-        NotImplementedError: other types and modes.
+        RuntimeError: shapes or dtypes do not match.
+        NotImplementedError: another type or another mode is requested.
     """
     name = "npu_dynamic_quant"
     others = {
@@ -49,7 +49,8 @@ def npu_dynamic_quant(
             raise NotImplementedError(f"{name}: {what} is not implemented by the virtual Ascend")
     if input.dtype not in (torch.float16, torch.bfloat16) or input.dim() < 2:
         raise RuntimeError(
-            f"{name}: input must be float16 or bfloat16 and have rows, but is {tuple(input.shape)} in {input.dtype}"
+            f"{name}: input must be float16 or bfloat16 and have at least 2 dimensions, but is "
+            f"{tuple(input.shape)} in {input.dtype}"
         )
     if smooth_scales is not None and (smooth_scales.shape != input.shape[-1:] or smooth_scales.dtype != input.dtype):
         raise RuntimeError(
@@ -85,14 +86,14 @@ def npu_quantize(
         int8, of the shape of input.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
-        NotImplementedError: other types than qint8.
+        RuntimeError: shapes or dtypes do not match.
+        NotImplementedError: the type is not qint8.
     """
     name = "npu_quantize"
     if dtype not in _QINT8:
         raise NotImplementedError(f"{name}: dtype {dtype} is not implemented by the virtual Ascend")
     if not -input.dim() <= axis < input.dim():
-        raise RuntimeError(f"{name}: axis {axis} is out of range for an input of {input.dim()} dimensions")
+        raise RuntimeError(f"{name}: axis {axis} is out of range for an input with {input.dim()} dimensions")
     along = axis if div_mode else -2 if axis == -2 else -1
     if input.dtype not in _FLOATS:
         raise RuntimeError(f"{name}: input must be float32, float16 or bfloat16, but is {input.dtype}")
@@ -104,7 +105,8 @@ def npu_quantize(
             raise RuntimeError(f"{name}: zero_points must be one of {allowed}, but are {zero_points.dtype}")
         if not div_mode and zero_points.shape != scales.shape:
             raise RuntimeError(
-                f"{name}: zero_points must be {tuple(scales.shape)} like scales, but are {tuple(zero_points.shape)}"
+                f"{name}: zero_points must have the shape of scales, {tuple(scales.shape)}, but have "
+                f"{tuple(zero_points.shape)}"
             )
     form = [1] * input.dim()
     form[along] = input.shape[along]

@@ -64,8 +64,8 @@ def npu_fusion_attention_grad(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradient of `npu_fusion_attention`, computed in float32.
 
-    The row maximum and sum [B,N,S,8] (TND: [T,N,8]) and the attention are those of the whole row. In a ring they cover
-    all blocks, while key and value are one block.
+    The row maximum and sum [B,N,S,8] (TND: [T,N,8]) and the attention are those of the whole row. In a ring they
+    cover all blocks, while key and value are one block.
 
     Returns:
         The gradients of query, key, value, pse, and sink; empty for arguments that were not given. torch_npu before
@@ -73,7 +73,7 @@ def npu_fusion_attention_grad(
 
     Raises:
         RuntimeError: an argument is out of range, or the maximum, the sum, or the attention is missing.
-        NotImplementedError: dropout, and everything that the forward operator does not implement.
+        NotImplementedError: dropout, or anything that the forward operator does not implement, is requested.
     """
     if keep_prob != 1:  # the scores that the forward pass dropped are not known here
         raise NotImplementedError("npu_fusion_attention_grad: keep_prob is not implemented by the virtual Ascend")
@@ -85,7 +85,8 @@ def npu_fusion_attention_grad(
     check(query, key, value, head_num, layout, how)
     if dy.shape != attention_in.shape:
         raise RuntimeError(
-            f"npu_fusion_attention_grad: dy is {tuple(dy.shape)}, but attention_in {tuple(attention_in.shape)}"
+            f"npu_fusion_attention_grad: dy has the shape {tuple(dy.shape)}, but attention_in has "
+            f"{tuple(attention_in.shape)}"
         )
     known = _Known(attention_in, softmax_max[..., :1], softmax_sum[..., :1])
 
@@ -169,17 +170,17 @@ def npu_ring_attention_update(
     input_layout: str = "SBH",
     input_softmax_layout: str = "",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Join the attention over two sets of keys, from the attention over each.
+    """Compute the attention over two sets of keys from the attention over each of the sets.
 
-    Shapes: attention [S,B,N*D] with maximum and sum float32 [B,N,S,8] (SBH), or [T,N,D] with [T,N,8] (TND, which needs
-    `actual_seq_qlen`, int64).
+    Shapes: attention [S,B,N*D] with maximum and sum float32 [B,N,S,8] (SBH), or [T,N,D] with [T,N,8] (TND, which
+    needs `actual_seq_qlen`, int64).
 
     Returns:
         (attention, softmax_max, softmax_sum), of the same shapes and dtypes.
 
     Raises:
-        RuntimeError: an argument is out of range; and in backward.
-        NotImplementedError: a softmax layout other than the layout of the attention.
+        RuntimeError: an argument is out of range, or the backward pass is run.
+        NotImplementedError: the softmax layout is not the layout of the attention.
     """
     packed = _check_update(
         (prev_attn_out, cur_attn_out),
@@ -228,15 +229,21 @@ def _check_update(
         )
     first, second = attentions
     if first.shape != second.shape or first.dtype != second.dtype or first.dim() != 3:
-        raise RuntimeError(f"{name}: prev_attn_out and cur_attn_out must have 3 dimensions, one shape and one dtype")
+        raise RuntimeError(
+            f"{name}: prev_attn_out and cur_attn_out must have 3 dimensions, the same shape, and the same dtype"
+        )
     if first.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise RuntimeError(f"{name}: attention must be fp16, bf16 or fp32, but is {first.dtype}")
     shape = statistics[0].shape
     if any(tensor.shape != shape or tensor.dtype is not torch.float32 for tensor in statistics) or shape[-1:] != (8,):
-        raise RuntimeError(f"{name}: softmax tensors must be float32 and of one shape, whose last dimension is 8")
+        raise RuntimeError(
+            f"{name}: the softmax tensors must be float32 and have the same shape, whose last dimension is 8"
+        )
     packed = layout == "TND"
     if len(shape) != (3 if packed else 4):
-        raise RuntimeError(f"{name}: softmax tensors have {len(shape)} dimensions, expected {3 if packed else 4}")
+        raise RuntimeError(
+            f"{name}: the softmax tensors must have {3 if packed else 4} dimensions, but have {len(shape)}"
+        )
     if packed and lengths is None:
         raise RuntimeError(f"{name}: actual_seq_qlen is required when input_layout is 'TND'")
     if lengths is not None and lengths.dtype is not torch.int64:

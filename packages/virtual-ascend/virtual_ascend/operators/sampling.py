@@ -11,14 +11,15 @@ __all__ = ["npu_top_k_top_p"]
 
 
 def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = None) -> Tensor:
-    """Keep the `k` greatest logits, and of these the most likely ones that add up to the probability `p`; no gradient.
+    """Keep the `k` greatest logits, and of these the most likely ones that add up to the probability `p`; no
+    gradient.
 
     All other logits become -inf.
 
     Shapes: logits [B,V], p as logits' dtype [B], k int32 [B] -> [B,V].
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "npu_top_k_top_p"
     if logits.dim() != 2 or logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
@@ -29,7 +30,7 @@ def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = 
     for what, tensor, dtype in (("p", p, logits.dtype), ("k", k, torch.int32)):
         if tensor is not None and (tensor.shape != logits.shape[:1] or tensor.dtype != dtype):
             raise RuntimeError(
-                f"{name}: {what} must be [{logits.shape[0]}] in {dtype}, but is {tuple(tensor.shape)} in "
+                f"{name}: {what} must have the shape [{logits.shape[0]}] in {dtype}, but is {tuple(tensor.shape)} in "
                 f"{tensor.dtype}"
             )
 

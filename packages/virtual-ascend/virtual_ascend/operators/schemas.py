@@ -157,8 +157,7 @@ def of_version(version: str) -> dict[str, list[str]]:
 
 
 def atb_of_version(version: str) -> dict[str, dict[str, str]]:
-    """Return the schemas of ATB's operators in a version, by the module that has them and by name.
-
+    """Return the schemas of ATB's operators in a version: for each module, a mapping from operator names to schemas.
     A schema is empty if no wheel shows it.
     """
     wanted = max(release(version), Version(versions()[0]))
@@ -178,10 +177,10 @@ def _newest(changes: Mapping[str, Schema], wanted: Version) -> Schema | None:
 
 
 def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[str]], version: str) -> None:
-    """Define ATB's operators, as far as they are implemented, under `torch.ops.atb`, once per process.
+    """Define those of ATB's operators that are implemented, under `torch.ops.atb`. A process does this only once.
 
     Args:
-        functions: the implementations of the operators, by name.
+        functions: a mapping from the operators' names to their implementations.
         host: for each operator, the arguments that are read on the host and may be CPU tensors.
         version: the version of torch_npu.
     """
@@ -216,7 +215,7 @@ def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, O
 
 
 def register_plain(namespace: str, text: str, function: Operator) -> None:
-    """Define one operator that computes nothing, directly as a function, once per process."""
+    """Define one operator that computes nothing, directly as a function. A process does this only once."""
     import torch
 
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -232,11 +231,11 @@ def _nothing(*_args: object, **_options: object) -> None:
 def register(functions: Mapping[str, Operator], version: str) -> dict[str, Operator]:
     """Define the operators of `version` under `torch.ops.npu`, once per process.
 
-    They are compositions of other operators, and differentiable where those are. In an FX graph each is one node, like
-    a kernel, unless it needs a gradient.
+    The new operators are compositions of other operators, and are differentiable where these other operators are. In
+    an FX graph each is one node, like a kernel, unless it needs a gradient.
 
     Returns:
-        The operators of `torch.ops.npu`, by name.
+        The operators of `torch.ops.npu`, as a mapping from names to operators.
     """
     import torch
 

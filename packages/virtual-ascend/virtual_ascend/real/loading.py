@@ -40,8 +40,8 @@ class _Compute(Protocol):
         """Make the CPU compute the operators.
 
         `default_generator` returns the generator of a device. `failing` are the operators that must fail, each with
-        its call (0 for all) and rank (-1 for all). Return the operators that the CPU computes, and those without a
-        reference.
+        its call (0 for all) and rank (-1 for all). Return the operators that the CPU computes, and the operators for
+        which we have no reference.
         """
 
 
@@ -58,7 +58,7 @@ def expose() -> None:
 
 
 def load() -> None:
-    """Bring up the installed torch_npu, once.
+    """Start the installed torch_npu on virtual NPUs. Repeated calls do nothing.
 
     Raises:
         RealAscendError: this machine has a CANN.
@@ -72,17 +72,17 @@ def load() -> None:
 
 
 def is_loaded() -> bool:
-    """Tell whether the installed torch_npu is up in this process, on virtual NPUs."""
+    """Tell whether the installed torch_npu is running on virtual NPUs in this process."""
     return _computed is not None
 
 
 def version() -> str:
-    """Return the version of the installed torch_npu that is up in this process."""
+    """Return the version of the installed torch_npu that is running in this process."""
     return str(sys.modules[_TORCH_NPU].__version__)
 
 
 def computed() -> tuple[list[str], list[str]]:
-    """Return the operators that the CPU computes, and those without a reference."""
+    """Return the operators that the CPU computes, and the operators for which we have no reference."""
     return _computed or ([], [])
 
 
@@ -148,7 +148,7 @@ def _refuse_cann() -> None:
         return
     raise RealAscendError(
         subject="virtual NPUs with the installed torch_npu",
-        expected="a machine without CANN",
+        expected="a process in which no library of CANN is loaded",
         found=f"CANN's {found._name}",
         fix="unset VIRTUAL_ASCEND to use the real NPUs, or start a shell in which CANN's set_env.sh is not sourced",
     )

@@ -94,7 +94,8 @@ def _generator() -> torch.Generator:
 
 
 def dropout(input: torch.Tensor, p: float) -> tuple[object, ...]:
-    """Drop elements, and return the mask too: one bit for each element, padded to a multiple of 128."""
+    """Drop elements. Return the result and the mask, which has one bit for each element and is padded to a multiple of
+    128."""
     kept = torch.rand(input.shape, generator=_generator()) >= p
     bits = torch.nn.functional.pad(kept.flatten().to(torch.uint8), (0, -kept.numel() % 128)).view(-1, 8)
     mask = (bits << torch.arange(8, dtype=torch.uint8)).sum(1).to(torch.uint8)
@@ -136,7 +137,7 @@ def permute_grad(
     sorted_indices: torch.Tensor,
     padded_mode: bool = False,
 ) -> object:
-    """Add up the gradients of a token's copies. Only the first copies may have been kept."""
+    """Add up the gradients of each token's copies. If not all copies were kept, only the first ones were."""
     kept = grad_permuted_tokens.shape[0]
     return vjp(
         lambda x: operators.npu_moe_token_permute(x, indices, kept, padded_mode)[0], [tokens], [grad_permuted_tokens]
@@ -166,7 +167,7 @@ def unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> tuple[object, ...]:
-    """Add up a token's copies. The wheel saves its own tensors for the backward pass."""
+    """Add up the copies of each token. For the backward pass, the wheel saves its own tensors."""
     with torch.no_grad():
         return (operators.npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape),)
 
@@ -197,7 +198,7 @@ def unpermute_grad_v2(
     restore_shape: Sequence[int] | None = None,
     permuted_tokens: torch.Tensor | None = None,
 ) -> tuple[object, ...]:
-    """Differentiate `unpermute`. The caller leaves the rows out if no weights need them."""
+    """Differentiate `unpermute`. The caller leaves out the permuted rows if no weights need them."""
     rows = permuted_tokens
     if rows is None or rows.numel() == 0:
         shape = (permuted_tokens_size_0, grad_unpermuted_tokens.shape[-1])

@@ -148,7 +148,7 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
     if torch is None or torch.origin is None:
         raise BuildError(
             subject="a virtual Ascend for the real torch_npu",
-            found="torch is not installed in the environment of torch_npu",
+            found="torch is not installed in the environment that has torch_npu",
             fix="install the torch that this torch_npu requires",
         )
     needs = wheel.read_needs(package, Path(torch.origin).parent / "lib")

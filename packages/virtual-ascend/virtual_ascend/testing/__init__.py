@@ -99,7 +99,7 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def pythonpath_and(folder: Path) -> str:
-    """Return PYTHONPATH with a folder added at the end."""
+    """Return the value of PYTHONPATH with a folder added at the end."""
     return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder)])
 
 

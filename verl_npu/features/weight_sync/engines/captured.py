@@ -65,16 +65,14 @@ def remembered(model: torch.nn.Module, layouts: Iterable[Layout]) -> Places:
 
 
 def moved(before: Places, layouts: Iterable[Layout]) -> dict[str, _Place]:
-    """Return the old places of all tensors that have moved, by the engine's names of the tensors."""
+    """Return the old places of all tensors that have moved, as a mapping from the engine's names of the tensors."""
     now = _places(layouts)
     return {name: place for name, place in before.items() if name in now and now[name].begin != place.begin}
 
 
 def readers(places: Places) -> dict[str, Reader] | None:
-    """Find the tasks of captured graphs that read at these places.
-
-    Return the first such task for each place, by the name of the tensor that was there. Return None if the graphs
-    cannot be inspected, as on a real NPU.
+    """Find the tasks of captured graphs that read at these places. Return a mapping from the name of the tensor that
+    was at each place to the first such task. Return None if the graphs cannot be inspected, as on a real NPU.
     """
     captured = cast(
         "Callable[[], list[list[Task]]] | None", getattr(sys.modules.get("torch_npu"), "__captured__", None)

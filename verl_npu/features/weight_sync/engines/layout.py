@@ -30,7 +30,7 @@ class Share:
         return self._part(weight, self.index)
 
     def others(self, weight: torch.Tensor) -> dict[int, torch.Tensor]:
-        """Return the parts of a weight that other ranks hold, by their indices."""
+        """Return the parts of a weight that other ranks hold, as a mapping from the index of each part."""
         count = -(-weight.shape[self.dim] // self.size)
         return {index: self._part(weight, index) for index in range(count) if index != self.index}
 
@@ -53,7 +53,7 @@ class Section:
 
 
 def kinds_of(thing: object) -> set[str]:
-    """Return the names of an object's class and base classes."""
+    """Return the names of an object's class and of its base classes."""
     return {kind.__name__ for kind in type(thing).__mro__}
 
 

@@ -74,8 +74,8 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
                     subject=f"{name}.{weight}",
                     found=f"vllm-ascend has transposed these square experts of shape {shape[1:]}, and would load new "
                     "weights into them untransposed, without an error",
-                    fix="change rollout.tensor_model_parallel_size, which decides the shape, or use another rollout "
-                    "engine",
+                    fix="change rollout.tensor_model_parallel_size, because the shape of the experts depends on it, "
+                    "or use another rollout engine",
                 )
 
 
@@ -106,9 +106,9 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
         if weight is not None and weight.numel() == 0 and _copy_names(impl) is not None:
             raise WeightSyncError(
                 subject=f"{_SOURCE} of {name}",
-                found="vllm-ascend's sparse attention freed this weight after loading it, so a sync cannot load new "
-                "values into the weight",
-                fix="use another rollout engine, or a vllm-ascend that keeps the weight (0.11 does)",
+                found="vllm-ascend's sparse attention freed this weight after loading it, so a weight sync cannot "
+                "load new values into it",
+                fix="use another rollout engine, or a version of vllm-ascend that keeps this weight, such as 0.11",
             )
 
 

@@ -49,7 +49,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor of the engine, or a part of one, that differs from the sent tensor."""
+    """A tensor of the engine, or a part of such a tensor, that differs from the sent tensor."""
 
     parameter: str
     """The engine's name for the tensor. Empty if the engine has no such parameter."""

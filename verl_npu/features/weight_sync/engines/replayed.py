@@ -201,7 +201,7 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
             subject="rollout engine",
             found=f"after a weight sync, the outputs of the engine's captured graphs {apart}, so the graphs do not "
             "compute with the weights that the engine holds",
-            fix="set actor_rollout_ref.rollout.enforce_eager=True, and do not train with this rollout before",
+            fix="set actor_rollout_ref.rollout.enforce_eager=True before you train with this rollout",
         )
     none = max(map(_count_not_finite, replayed))
     if none:

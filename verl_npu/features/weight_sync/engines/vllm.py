@@ -36,8 +36,8 @@ def refuse_lost_rl_mode(runner: object) -> None:
     if mode is not None and not mode.enabled:
         raise WeightSyncError(
             subject="additional_config.rl_config.enabled",
-            found=f"this engine asked for True, but vllm-ascend runs with {mode.enabled!r}, the setting of another "
-            "engine in this process",
+            found=f"this engine asked for True, but vllm-ascend is running with {mode.enabled!r}, which another "
+            f"engine in this process has set",
             fix="give every engine of this process the same additional_config, or set rl_config.enabled=False for "
             "this engine",
         )
@@ -190,7 +190,8 @@ def watch_graphs(runner: object) -> None:
 
 
 def runner_in(engine: Any) -> Any:
-    """Return the model runner of this process's vLLM worker. `engine` is an LLM (up to 0.10) or an async server."""
+    """Return the model runner of this process's vLLM worker. `engine` is a vLLM `LLM` (up to vLLM 0.10) or an async
+    server."""
     holder = engine.llm_engine.model_executor.driver_worker if hasattr(engine, "llm_engine") else engine
     return holder.worker.model_runner
 
@@ -199,5 +200,5 @@ def _refuse(*batch: object, **options: object) -> None:
     raise WeightSyncError(
         subject="rollout engine",
         found="the engine holds a mix of old and new weights, because the last weight sync did not finish",
-        fix="see the error of that weight sync",
+        fix="look for the error of that weight sync",
     )

@@ -63,7 +63,7 @@ def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferErr
             subject=f"{len(late)} of {len(given)} answers, the first to a prompt of step {first}",
             expected=f"answers from weights of step {first - 1} or newer",
             found=f"answers from weights of {'an unknown step' if version is None else f'step {version}'}",
-            fix="look for the errors of the rollout servers and for a restarted server, because a rollout server "
-            "missed a weight sync",
+            fix="a rollout server has missed a weight sync: look for errors of the rollout servers, and for a "
+            "server that was restarted",
             override=override,
         )

@@ -54,7 +54,7 @@ class Tally:
         return each(weights, self.add)
 
     def report(self, owner: object, who: str, held: str = "") -> None:
-        """Report that this sync is done, with its number among the syncs of `owner`."""
+        """Report that this sync is done. The report gives the sync's number among the syncs of `owner`."""
         number = getattr(owner, _SYNCS, 0) + 1
         setattr(owner, _SYNCS, number)
         reporting.report(
@@ -74,8 +74,8 @@ def proof_requested() -> bool:
 
 
 def brings_adapter(arguments: Mapping[str, object]) -> bool:
-    """Tell whether a sync with these arguments of upstream's brings only a LoRA adapter, because the base model came
-    before."""
+    """Tell whether a sync that upstream calls with these arguments brings only a LoRA adapter, because an earlier sync
+    brought the base model."""
     return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
 
 
@@ -115,8 +115,9 @@ def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator,
             deaf = ", ".join(str(rank) for rank, hears in enumerate(heard, start=1) if not hears)
             raise GroupError(
                 subject=describe(engine),
-                found=f"rank {deaf} heard nothing from rank 0, the trainer, for {timeout:g} s",
-                fix="check that the hosts can reach each other and that no firewall is between them",
+                found=f"rank {deaf} received no message from rank 0, the trainer, for {timeout:g} s",
+                fix="check that the hosts can reach each other, and that no firewall between them blocks the "
+                "connection",
                 override=WAIT_LONGER,
             )
 

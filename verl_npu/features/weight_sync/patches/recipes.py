@@ -241,7 +241,7 @@ def skip_fully_async_megatron_checkpoint_engine_setup(
     requires=Calls(_GKD_TRAINER, "create_collective_group"),
 )
 def make_gkd_group_over_hccl(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers, with an HCCL group instead of a group of Ray's collectives."""
+    """Set up the workers with an HCCL group in place of a group of Ray's collectives."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 
@@ -277,7 +277,8 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     may_skip=True,
 )
 def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weight]], worker: Any) -> Iterable[Weight]:
-    """Return the trainer's full weights, on each trainer. They have the names of Hugging Face's checkpoints."""
+    """Return the full weights of the trainer, on every trainer rank. Their names are those of Hugging Face
+    checkpoints."""
     if worker.bridge is not None:
         return original(worker)
     from verl.models.mcore import get_mcore_weight_converter
@@ -333,7 +334,7 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     requires=Calls(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
 )
 def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers, with an HCCL group instead of a group of Ray's collectives."""
+    """Set up the workers with an HCCL group in place of a group of Ray's collectives."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 
@@ -344,7 +345,7 @@ def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], 
     uses=_fsdp_uses(*_current_classes(_ONE_STEP_FSDP)),
 )
 def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one FSDP worker."""
+    """Sync the weights of one FSDP worker over HCCL."""
     sync_fsdp(worker, GROUP)
 
 
@@ -354,7 +355,7 @@ def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
     uses=_megatron_uses(*_current_classes(_ONE_STEP_MEGATRON)),
 )
 def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one Megatron worker."""
+    """Sync the weights of one Megatron worker over HCCL."""
     sync_megatron(worker, GROUP)
 
 

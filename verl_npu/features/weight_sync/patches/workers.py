@@ -57,7 +57,8 @@ class _Offer:
 
 
 def sync_fsdp(worker: Worker, name: str) -> None:
-    """Sync an FSDP worker, which may be a trainer or a rollout, in the group `name`. Raises WeightSyncError."""
+    """Sync an FSDP worker, which may be a trainer or a rollout, in the group `name`. Raises WeightSyncError if the
+    sync fails."""
 
     def offer() -> _Offer:
         if getattr(worker, "_is_offload_param", False):

@@ -173,7 +173,7 @@ def _poll(done: Callable[[], bool], deadline: float, look: Callable[[], None] | 
         if time.monotonic() > deadline:
             raise GroupError(
                 subject=_SUBJECT,
-                found="this NPU did not finish its broadcasts in time, because another rank has died or hangs",
+                found="this NPU did not finish its broadcasts in time, because another rank has died or is hanging",
                 fix="look for the errors of the other ranks",
             )
         time.sleep(pause)

@@ -29,7 +29,7 @@ def find(name: str) -> Group:
             subject=f"weight sync group {name!r}",
             found="this process has not joined the group"
             + (f", only {', '.join(map(repr, _groups))}" if _groups else ""),
-            fix="look for an error of the trainer, which makes the group before the first weight sync",
+            fix="look for an error of the trainer: the trainer makes the group before the first weight sync",
         )
     return _groups[name]
 
@@ -137,8 +137,8 @@ class Group:
         communicator.finish(work, self.timeout, lambda: self.messages.look(_given_up(number)))
 
     def wait_for_device(self, number: int) -> None:
-        """Wait until this NPU has done its part in the broadcasts of the sync with this number. Raises GroupError as
-        `finish` does."""
+        """Wait until this NPU has done its part in the broadcasts of the sync with this number. Raises GroupError in
+        the same cases as `finish`."""
         deadline = time.monotonic() + self.timeout
         communicator.wait_for_device(deadline, lambda: self.messages.look(_given_up(number)))
 
@@ -162,8 +162,8 @@ class Group:
             raise self._unusable()
 
     def close(self) -> None:
-        """Leave the group together with the other ranks. When all agree, they destroy the communicator; rank 0 ends
-        the store last.
+        """Leave the group together with the other ranks. When all ranks are ready to leave, they destroy the
+        communicator, and rank 0 ends the store last.
 
         Raises GroupError if a rank does not leave with the others. Even then, this process has left the group.
         """

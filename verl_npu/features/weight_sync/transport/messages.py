@@ -203,9 +203,9 @@ def _listen(host: str, port: int) -> socket.socket:
 def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStore:
     """Return the store of a meeting. In it, all keys have a prefix that only the ranks of the group know.
 
-    torch puts values of its own there, through which HCCL makes its connections. We cannot sign these values.
-    Strangers do not know their keys, unless their version of torch can list all keys. `communicator.prove` detects a
-    replaced value.
+    torch puts values of its own under such keys, and HCCL uses these values to make its connections. We cannot sign
+    these values. Strangers do not know the keys, unless their version of torch can list all keys.
+    `communicator.prove` detects a replaced value.
 
     Rank 0 gets the store that this process serves, and the other ranks get a connection to it. Raises GroupError if
     there is no store at the address.
@@ -254,7 +254,7 @@ class Messages:
 
     @property
     def grace(self) -> float:
-        """How many seconds to wait for the other ranks after this rank has failed."""
+        """The number of seconds to wait for the other ranks after this rank has failed."""
         return min(_GRACE, self._timeout)
 
     def name_ranks(self, names: Sequence[str]) -> None:
@@ -266,7 +266,7 @@ class Messages:
         return self._names[rank]
 
     def exchange(self, topic: str, message: bytes, limit: float | None = None) -> list[bytes]:
-        """Send `message` to all ranks. Return the messages of all ranks, by rank.
+        """Send `message` to all ranks. Return the messages of all ranks, as a mapping from ranks to messages.
 
         If some ranks send nothing within `limit` seconds (default: the group's timeout), raises a GroupError that
         names them. If such a rank sends its message later, it gets the same error.
@@ -290,13 +290,13 @@ class Messages:
         raise GroupError(
             subject=self._subject,
             found=f"{names} did not answer {topic!r} within {limit:g} s",
-            fix="look for the error of each silent process, which has ended, hangs, or came late",
+            fix="look for the error of each silent process, which has ended, is hanging, or came late",
             override=WAIT_LONGER if limit == self._timeout else "",
         ) from timed_out
 
     def let_others_read(self, topic: str, silent: Sequence[int] = ()) -> None:
-        """Call this before raising an error about `topic`. Rank 0 then keeps the store until all ranks have read the
-        messages.
+        """Call this function before raising an error about `topic`. Rank 0 then keeps the store until all ranks have
+        read the messages about `topic`.
 
         Otherwise, the error might end rank 0, and the store with it. This function raises no error.
         """
@@ -309,7 +309,8 @@ class Messages:
                 )
 
     def so_far(self, topic: str) -> dict[int, bytes]:
-        """Return the messages that were sent on a topic so far, by rank. Return none if the store is gone."""
+        """Return the messages that have been sent on a topic so far, as a mapping from ranks to messages. The mapping
+        is empty if the store is gone."""
         messages = {}
         with contextlib.suppress(RuntimeError):
             for rank in range(self._size):
@@ -343,7 +344,8 @@ class Messages:
                 self._signed.delete_key(f"{topic}/{self._rank}")
 
     def give_up(self, key: str, reason: str) -> None:
-        """Tell the ranks that check `key` why this rank gives up. If a reason is already there, it stays."""
+        """Tell the ranks that check `key` why this rank gives up. If another rank has already given a reason under
+        `key`, that reason stays."""
         with self._store_errors_explained(key):
             self._signed.set_once(key, f"{self.describe(self._rank)}: {reason}".encode())
 
@@ -406,7 +408,7 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 found=f"rank {self._rank} answered {topic!r} after the other ranks had given up, or answered twice",
-                fix="start all ranks together, each once, and find out why this rank was late",
+                fix="start all ranks at the same time and each rank only once, and find out why this rank was late",
                 override=WAIT_LONGER,
             )
 
@@ -424,7 +426,9 @@ class Messages:
                 "ignores the message and waits for the real one"
             )
             if time.monotonic() > deadline:
-                raise RuntimeError(f"only a process outside of this job has written {', '.join(strange)}")
+                raise RuntimeError(
+                    f"these keys were written only by a process outside of this job: {', '.join(strange)}"
+                )
             time.sleep(_PAUSE)
 
     @contextlib.contextmanager
@@ -440,5 +444,5 @@ class Messages:
                 subject=self._subject,
                 found=f"{self.describe(0)}, which serves the group's messages, is gone (at {topic!r}: "
                 f"{first_line(error)})",
-                fix="look for the error of that rank",
+                fix="look for the error of this process",
             ) from error

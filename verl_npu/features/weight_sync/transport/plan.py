@@ -124,8 +124,8 @@ class Slots:
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def buffer(self, index: int) -> torch.Tensor:
-        """Return memory of exactly the size of bucket `index`. It is part of a buffer, or new memory for a bucket
-        larger than that."""
+        """Return memory of exactly the size of bucket `index`. The memory is part of a buffer or, if the bucket is
+        larger than a buffer, new memory."""
         import torch
 
         nbytes = self._buckets[index].nbytes
@@ -161,7 +161,7 @@ class Plan:
         return sum(bucket.nbytes for bucket in self.buckets)
 
     def aliases(self) -> dict[str, list[str]]:
-        """Return the additional names of each sent tensor that has more than one name."""
+        """Return, for each sent tensor that has more than one name, its additional names."""
         aliases: dict[str, list[str]] = {}
         for name, sent in self.tied.items():
             aliases.setdefault(sent, []).append(name)

@@ -72,7 +72,7 @@ def agree(
             raise WeightSyncError(
                 subject=f"weight sync {number} of group {group.name!r}",
                 found=f"{group.describe(rank)} could not begin: {other.error}",
-                fix="fix the error of that rank; no weights were loaded",
+                fix="fix the error of that rank. No engine has loaded weights of this sync",
             )
     digests = {rank: other.digest for rank, other in enumerate(announced) if other.digest is not None}
     source = digests[0]
@@ -87,7 +87,7 @@ def agree(
             subject=f"weight sync {number} of group {group.name!r}",
             expected="the same parameters on all ranks",
             found=str(disagreement({rank: lists[digest] for rank, digest in digests.items()}, group.describe)),
-            fix="give trainer and rollout the same model and dtype; no weights were loaded",
+            fix="give the trainer and the rollout the same model and dtype. No engine has loaded weights of this sync",
         )
     if metadata is None:
         if last is not None and last.digest == source:
@@ -114,14 +114,14 @@ def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> P
 
 
 class Engine(Protocol):
-    """The engine on a rollout's rank, which receives the weights."""
+    """The rollout engine of one rank. The engine receives the weights."""
 
     def load(self, weights: Sequence[Weight]) -> None:
         """Close the engine, and load these tensors. They are views whose values change after this call returns."""
         ...
 
     def open(self) -> None:
-        """Let the engine take requests again, because all weights have arrived."""
+        """Let the engine accept requests again, because all weights have arrived."""
         ...
 
     def expect(self, weights: Sequence[Weight]) -> None:
@@ -129,8 +129,8 @@ class Engine(Protocol):
         ...
 
     def prove(self) -> str:
-        """Prove that the engine holds the loaded weights. Return the proof as text. Raises WeightSyncError if it does
-        not hold them."""
+        """Prove that the engine holds the loaded weights. Return the proof as text. Raises WeightSyncError if the
+        engine holds other weights."""
         ...
 
 
@@ -266,7 +266,9 @@ def _verify(index: int, bucket: Bucket, arrived: _Moving) -> None:
     if arrived.checksum is None or torch.equal(arrived.checksum.cpu(), checksum_of(arrived.buffer).cpu()):
         return
     names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
-    raise _altered("the bytes that rank 0 sent", f"other bytes in bucket {index} ({names}): the checksum differs")
+    raise _altered(
+        "the bytes that rank 0 sent", f"bucket {index} ({names}) with other bytes, because its checksum differs"
+    )
 
 
 def _altered(expected: str, found: str) -> TransferError:
@@ -426,7 +428,7 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
         refusal = TransferError(
             subject=f"weight sync {number} of group {group.name!r}",
             found=f"the weights did not reach every rank: {' | '.join(failed)}",
-            fix="fix the first of these errors and start the job again; no engine uses weights of this sync",
+            fix="fix the first of these errors, and start the job again. No engine uses weights of this sync",
         )
         group.break_off(str(refusal))
         raise refusal from failure

@@ -103,8 +103,8 @@ class Metadata:
 
 
 def disagreement(by_rank: Mapping[int, Metadata], describe: Callable[[int], str]) -> str | None:
-    """Describe how the metadata of the ranks differ from rank 0's. Return None if all agree. All ranks return the same
-    text."""
+    """Describe how the metadata of the ranks differ from the metadata of rank 0. Return None if all ranks agree. All
+    ranks return the same text."""
     reference = by_rank[0]
     lines: list[str] = []
     for rank, metadata in sorted(by_rank.items()):
@@ -166,8 +166,8 @@ def _changed(name: str, expected: str, found: str) -> WeightSyncError:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return all bytes of a tensor as a 1D uint8 tensor. It shares the tensor's memory if that is contiguous, and else
-    is a copy."""
+    """Return all bytes of a tensor as a 1D uint8 tensor. If the tensor is contiguous, the result shares its memory;
+    otherwise, the result is a copy."""
     import torch
 
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

@@ -62,6 +62,23 @@ def test_phases_that_do_not_train_are_given_more() -> None:
     assert batch(measured, training=False)["attention_mask"].sum(-1).tolist() == [3, 7]
 
 
+R2, R3, OFF = ({"router_replay": {"mode": mode}} for mode in ("R2", "R3", "disabled"))
+
+
+@pytest.mark.parametrize("replay", [R2, {"megatron": R3}])
+def test_a_job_that_replays_routes_is_given_the_experts_of_each_token_and_layer(tmp_path, replay) -> None:
+    pytest.importorskip("transformers")
+    from verl_npu_workbench.plan.rank.workers import routed_experts
+
+    sizes = {"num_hidden_layers": 3, "num_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", **sizes}))
+    model = SimpleNamespace(path=str(tmp_path))
+    found = routed_experts(SimpleNamespace(actor=replay, model=model), sequences=2, tokens=5)["routed_experts"]
+    assert found.shape == (2, 5, 3, 2)
+    assert found[1, :, 2].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [0, 1]], "different experts, and all of them"
+    assert routed_experts(SimpleNamespace(actor={**OFF, "megatron": OFF}, model=model), 2, 5) == {}
+
+
 @pytest.mark.parametrize(
     ("given", "handed"),
     [

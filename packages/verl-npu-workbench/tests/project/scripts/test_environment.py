@@ -1,4 +1,4 @@
-"""An engine built from a commit gets the requirements that its vLLM, an earlier release, lacks."""
+"""The environment of a run: its parts that a test can make without installing it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from harness import environment, pins
 from harness.environment import Recipe
+from harness.errors import RunFailed
 from harness.later_outputs import without_proposals
 
 OUTPUTS = """from dataclasses import dataclass
@@ -67,3 +68,19 @@ def test_the_build_adds_it_to_the_environments_own_vllm_and_leaves_the_checkout_
     assert (packages / "vllm" / "v1" / "later_outputs.py").is_file()
     assert [path.name for path in source.iterdir()] == ["vllm_ascend"]
     assert not built[0].exists()
+
+
+def test_the_device_is_compiled_while_packages_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho $VIRTUAL_ASCEND $2 > {tmp_path}/compiled\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
+    with environment._compiling(tmp_path / "python"):
+        pass
+    assert (tmp_path / "compiled").read_text() == "2 import torch, torch_npu\n"
+
+
+def test_a_failed_installation_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(RunFailed, match="pip"), environment._compiling(tmp_path / "python"):
+        raise RunFailed("pip install failed")

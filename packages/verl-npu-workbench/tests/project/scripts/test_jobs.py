@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness import pins, training
 from harness.errors import BadInput
-from harness.jobs import dapo, grpo, ppo
+from harness.jobs import dapo, grpo, linear_attention, ppo
 from harness.jobs.base import Plan
 from verl_npu_workbench.simulation.graphs import TRIED
 
@@ -77,3 +77,8 @@ def test_each_step_of_a_job_with_a_sync_is_counted(tmp_path: Path) -> None:
     log.write_text("".join(said.format(number) for number in (1, 2, 2)))
     assert training.missing_evidence(outcome(log, "one_step_off")) == []
     assert len(training.missing_evidence(outcome(log, "one_step_off", steps=3))) == 1
+
+
+def test_a_feature_that_a_job_uses_may_not_be_pending() -> None:
+    assert "linear_attention" in grpo.JOB.pending
+    assert "linear_attention" not in linear_attention.KERNELS.pending

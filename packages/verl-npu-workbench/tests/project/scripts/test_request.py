@@ -32,7 +32,7 @@ def test_settings_for_verl_are_passed_on() -> None:
     [
         (["--pin", "v9"], False, "expected one of v0.6.1"),
         (["--pin", "796871d7"], False, "--verl PATH"),
-        (["--steps", "0"], False, "--steps: expected a whole number from 1"),
+        (["--steps", "0"], False, "--steps: expected a whole number of at least 1"),
         (["--steps", "many"], False, "'many'"),
         (["--npus", "-1"], False, "--npus"),
         (["--transformers", "new"], False, "--transformers"),
@@ -63,7 +63,7 @@ def test_bad_input_is_one_line(
 def test_vllm_ascend_is_for_some_jobs_on_the_virtual_ascends_own_torch_npu(tmp_path: Path, more: list[str]) -> None:
     words = ["--verl", str(checkout(tmp_path, "0.7.0.dev")), "--pin", "ccd7d934", "--rollout", "vllm-ascend", *more]
     jobs = "grpo or one_step_off or separate_async or colocate_async"
-    with pytest.raises(BadInput, match=f"--rollout vllm-ascend: it works only with --job {jobs}, and"):
+    with pytest.raises(BadInput, match=f"--rollout vllm-ascend: this engine works only with --job {jobs}, and"):
         request.parse(words, "smoke.sh", smoke=True)
 
 

@@ -36,6 +36,11 @@ def test_each_tensor_that_moved_is_counted(tmp_path: Path) -> None:
     assert compare(saved(tmp_path / "a", BASE), saved(tmp_path / "b", new)) == Movement(2, 1, 0.5)
 
 
+def test_tensors_that_training_does_not_change_are_not_counted(tmp_path: Path) -> None:
+    new = {**BASE, "model.q.weight": torch.full((2, 2), 1.5)}
+    assert compare(saved(tmp_path / "a", BASE), saved(tmp_path / "b", new), r"\.norm\.") == Movement(1, 1, 0.5)
+
+
 def test_of_a_model_with_an_adapter_the_adapter_has_to_move(tmp_path: Path) -> None:
     new = with_adapter(torch.tensor([[0.25], [0.0]]))
     movement = compare(saved(tmp_path / "a", BASE), saved(tmp_path / "b", new))

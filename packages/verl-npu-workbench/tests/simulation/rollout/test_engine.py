@@ -57,21 +57,25 @@ def test_a_checkpoint_gives_it_the_same_weights(engine: Engine, config: Any, wei
 
 
 def test_without_weights_it_does_not_answer(engine: Engine) -> None:
-    with pytest.raises(RolloutError, match="expected weights before it generates"):
+    with pytest.raises(RolloutError, match="expected weights to arrive before the engine generates"):
         generate(engine)
 
 
 def test_after_a_release_it_waits_for_new_ones(engine: Engine, weights: dict[str, Any]) -> None:
     hand_over(engine, weights)
     engine.weights.release()
-    with pytest.raises(RolloutError, match="no weights since it started or last released them"):
+    with pytest.raises(
+        RolloutError, match="no weights have arrived since the engine started or last released its weights"
+    ):
         generate(engine)
 
 
 def test_half_a_hand_over_is_not_used(engine: Engine, weights: dict[str, Any]) -> None:
     hand_over(engine, weights)
     engine.weights.take(list(weights.items())[:2])
-    with pytest.raises(RolloutError, match="no weights since it started or last released them"):
+    with pytest.raises(
+        RolloutError, match="no weights have arrived since the engine started or last released its weights"
+    ):
         generate(engine)
 
 

@@ -109,7 +109,10 @@ def test_a_server_answers_what_comes_together_as_one_batch(out: Any) -> None:
 
 
 def test_whoever_asks_before_the_weights_are_there_is_told(out: Any) -> None:
-    assert all("no weights since it started or last released them" in error for error in out["early"])
+    assert all(
+        "no weights have arrived since the engine started or last released its weights" in error
+        for error in out["early"]
+    )
     assert len(out["early"]) == 2
 
 

@@ -78,7 +78,7 @@ def test_the_settings_say_virtual_again(out: Any) -> None:
 
 
 def test_after_the_sharding_manager_it_waits_for_new_weights(out: Any) -> None:
-    assert "no weights since it started or last released them" in out["asleep"]
+    assert "no weights have arrived since the engine started or last released its weights" in out["asleep"]
 
 
 def test_servers_are_refused(out: Any) -> None:

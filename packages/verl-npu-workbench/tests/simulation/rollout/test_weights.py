@@ -105,7 +105,7 @@ def test_an_adapter_is_a_hand_over_after_a_release(taken: Any, weights: dict[str
 
 def test_an_adapter_to_nothing_is_refused(taken: Any) -> None:
     pair, settings = adapter()
-    with pytest.raises(RolloutError, match="expected base weights before the adapter"):
+    with pytest.raises(RolloutError, match="expected base weights to arrive before the adapter"):
         taken.adapt(pair.items(), settings)
 
 

@@ -76,7 +76,7 @@ class Driver:
 
 
 def prepare(soc: Mapping[str, Any], scratch: Path, version: str) -> Machine:
-    """Make triton-ascend believe that this machine has such an NPU and that hivmc is installed."""
+    """Make triton-ascend believe that this machine has the NPU `soc` and that hivmc is installed."""
     for name in ("hivmc", "hivmc-a5"):
         program = scratch / name
         program.write_text(_STUB.format(version=version))
@@ -94,8 +94,8 @@ def backend() -> ModuleType:
 
 
 def in_child(task: Callable[[], Mapping[str, object]], limits: Mapping[str, float]) -> dict[str, object]:
-    """Call `task` in a child process with limits. Return its answer. If it gives none, return a verdict that says how
-    the process ended."""
+    """Call `task` in a child process with limits, and return the answer of `task`. If there is no answer, return a
+    verdict that says how the process ended."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -261,7 +261,7 @@ _SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]{0,300}\] flag = (
 
 def endless_wait(text: str) -> str:
     """Describe a flag for which a kernel waits more often than the kernel sets it. Return an empty text if there is
-    none.
+    no such flag.
 
     `text` is the adapter's output. A kernel's matrix cores and vector cores run the same text. Flags inside a loop or
     a condition are not counted, and a kernel that computes the number of a flag is not judged.

@@ -329,7 +329,7 @@ def _asked(name: str, function: Heuristic, made: Guess) -> object:
 
 
 def constexpr(name: str) -> object:
-    """Return a likely value for a constexpr parameter, judging by its name."""
+    """Return a likely value for a constexpr parameter. The guess is based on the parameter's name."""
     if re.search(r"PRECISION", name, re.IGNORECASE):
         return "ieee"
     if _TYPE.search(name):
@@ -374,7 +374,8 @@ def _ones(names: list[str]) -> set[str]:
 
 
 def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, object]:
-    """Return the guesses on which an overflow depends, by parameter. Empty if it depends on none.
+    """Return the guesses on which an overflow depends, as a mapping from parameters to guesses. The result is empty
+    if the overflow depends on no guess.
 
     Args:
         made: the arguments with which the kernel overflows.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True)
 class Known:
-    """What is known about an expression: its value if the value is constant, otherwise its type."""
+    """The known facts about an expression: its value if the value is constant, otherwise its type."""
 
     value: object
     sure: bool = True
@@ -76,7 +76,7 @@ class _Reader:
     found: dict[str, list[Launch]] = field(default_factory=dict)
 
     def follow(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
-        """Follow statements. Return True if they end with a `return` or a `raise`."""
+        """Follow the statements of a body. Return True if the body ends with a `return` or a `raise`."""
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 inner = {**scope, **_defaults(node, scope)} if isinstance(node, ast.FunctionDef) else dict(scope)
@@ -219,7 +219,7 @@ _COMPUTED: Mapping[str, Callable[..., int]] = {
 
 
 def value_of(node: ast.expr, scope: Mapping[str, Known]) -> Known | None:
-    """Return what is known about an expression. None if nothing is known."""
+    """Return the value or the type of an expression, as far as it is known. Return None if nothing is known."""
     if isinstance(node, ast.Constant) and not isinstance(node.value, (bytes, complex)):
         return Known(node.value)
     if isinstance(node, ast.Name):

@@ -30,8 +30,8 @@ _BODIES = ("body", "orelse", "finalbody")
 
 
 class Tuned:
-    """The result of our replacements for `triton.autotune` and `triton.heuristics`, which keep their arguments and
-    tune nothing."""
+    """The result of our replacements for `triton.autotune` and `triton.heuristics`. The replacements keep their
+    arguments and tune nothing."""
 
     def __init__(self, fn: object, configs: list[object], values: dict[str, Heuristic]) -> None:
         self.fn, self.configs, self.values = fn, configs, values

@@ -136,7 +136,8 @@ def _know_from_verl(module: ModuleType) -> None:
 
 @dataclass(slots=True)
 class Neighbours:
-    """The tensors that this stage expects from its neighbours, the next one first."""
+    """The tensors that this pipeline stage expects from its neighbours. The tensor that is expected next comes
+    first."""
 
     forward: deque[int] = field(default_factory=deque)
     """The numbers of rows of the micro batches that this stage has not received yet."""
@@ -145,15 +146,15 @@ class Neighbours:
     interleaved schedule."""
 
     def begin(self, micro_batches: Iterable[int]) -> None:
-        """Expect micro batches with these numbers of rows, and forget the previous phase."""
+        """Expect micro batches with these numbers of rows from now on, and forget the previous phase."""
         self.forward = deque(micro_batches)
         self.backward.clear()
 
     def shapes(
         self, sent: Shape | None, from_before: bool, from_behind: bool, hidden: int
     ) -> tuple[Shape | None, Shape | None]:
-        """Return the shapes of the two tensors to receive now: of a micro batch, which is [rows, 1, hidden], and of
-        the gradient of a tensor that was sent."""
+        """Return the shapes of the two tensors to receive now. The first is a micro batch [rows, 1, hidden], and the
+        second is the gradient of a tensor that was sent."""
         if sent is not None:
             self.backward.append(tuple(sent))
         micro_batch = (self.forward.popleft(), 1, hidden) if from_before else None
@@ -194,7 +195,7 @@ def _counting(original: Callable[..., Any], neighbours: Neighbours) -> Callable[
     @functools.wraps(original)
     def prepare_micro_batches(*data: object, **said: object) -> Any:
         if state.get_virtual_pipeline_model_parallel_world_size():
-            raise NotImplementedError("plans do not support interleaved pipelines of verl v0.8 and later yet")
+            raise NotImplementedError("plans do not yet support interleaved pipelines with verl v0.8 and later")
         micro_batches, order = original(*data, **said)
         sizes = (state.get_tensor_model_parallel_world_size(), state.get_context_parallel_world_size())
         neighbours.begin(rows(batch["input_ids"].offsets().diff().tolist(), *sizes) for batch in micro_batches)

@@ -88,7 +88,7 @@ class Recording:
 
     @property
     def latest(self) -> Phase:
-        """The phase that began last, or the loading phase if none has begun."""
+        """The phase that began last. It is the loading phase if no other phase has begun."""
         return self._spans[-1].phase if self._spans else Phase.LOAD
 
     def watch(self) -> None:

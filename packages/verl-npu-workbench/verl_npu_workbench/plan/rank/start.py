@@ -51,8 +51,8 @@ _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
 class Reached(BaseException):
-    """Raised where upstream's code is stopped. It is a BaseException so that no `except Exception` in upstream's code
-    catches it."""
+    """Raised to stop upstream's code at a certain point. This exception is a BaseException, so that no `except
+    Exception` in upstream's code catches it."""
 
 
 def _reached(*_: object, **__: object) -> None:
@@ -383,7 +383,8 @@ def _needs_vllm(said: str) -> bool:
 def _told(raised: BaseException, job: StartJob) -> Started:
     """Return the error, with the innermost line of upstream's code in its traceback."""
     error = _root(raised)
-    frames = traceback.extract_tb(error.__traceback__)
+    # Hydra's own error has the line of upstream that asked it to make an object.
+    frames = [frame for each in (raised, error) for frame in traceback.extract_tb(each.__traceback__)]
     shown = [frame for frame in frames if _is_shown(frame.filename, job.rank.tree)] or list(frames[-1:])
     where = f"{shown[-1].filename}:{shown[-1].lineno}" if shown else ""
     return Started(error=_text(error), where=where, code=(shown[-1].line or "") if shown else "")

@@ -94,6 +94,29 @@ def _pictures(picture: Picture, sequences: int) -> Any:
     return found
 
 
+def routed_experts(roles: DictConfig, sequences: int, tokens: int) -> dict[str, Tensor]:
+    """Return the experts of each token, int16 [sequences, tokens, layers, experts of a token]. Empty if the actor
+    does not replay routes.
+
+    The routes come from the rollout (mode R3) or from the log-probabilities (mode R2). Source:
+    verl/experimental/agent_loop/agent_loop.py and verl/utils/megatron/router_replay_utils.py.
+    """
+    modes = [role.get("router_replay", {}).get("mode") for role in (roles.actor, roles.actor.get("megatron", {}))]
+    if not any(mode in ("R2", "R3") for mode in modes):
+        return {}
+    import torch
+    from transformers import AutoConfig
+
+    model = AutoConfig.from_pretrained(roles.model.path).get_text_config()
+    everyone = torch.arange(tokens * model.num_experts_per_tok) % _experts_of(model)
+    routes = everyone.to(torch.int16).view(1, tokens, 1, -1)
+    return {"routed_experts": routes.repeat(sequences, 1, model.num_hidden_layers, 1)}
+
+
+def _experts_of(model: Any) -> int:
+    return int(next(getattr(model, name) for name in ("num_experts", "n_routed_experts") if hasattr(model, name)))
+
+
 class Workers(ABC):
     """The roles of one rank, made and called as a verl trainer does."""
 
@@ -128,8 +151,8 @@ class Workers(ABC):
     def _batch(self, training: bool) -> Any:
         from verl import DataProto
 
-        job = self._job
-        data = DataProto.from_single_dict(batch(job, training))
+        job, given = self._job, batch(self._job, training)
+        data = DataProto.from_single_dict(given | routed_experts(self._roles, *given["input_ids"].shape))
         data.meta_info = {
             "temperature": self._roles.rollout.temperature,
             "multi_turn": False,
@@ -153,7 +176,7 @@ class SleepingRollout:
         self._weights: Tensor | None = None
 
     async def resume(self, tags: Sequence[str]) -> None:
-        """Allocate memory for the weights."""
+        """Allocate memory for the weights, as an engine does when it wakes up."""
         import torch
 
         if "weights" in tags and self._bytes:
@@ -243,8 +266,8 @@ class LegacyWorkers(Workers):
 
 
 def no_engine(*_: object, **__: object) -> tuple[SimpleNamespace, None]:
-    """Stand in for the function that starts an engine. At 796871d7, this function also returns the engine's
-    weight-sync manager."""
+    """Stand in for the upstream function that starts an engine. At verl 796871d7, that function also returns the
+    engine's weight-sync manager."""
     return SimpleNamespace(), None
 
 

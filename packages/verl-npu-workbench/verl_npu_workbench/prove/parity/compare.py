@@ -20,9 +20,10 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the name and distance of every value of a case. Raise KeyError if one side lacks a value."""
+    """Yield the name and the distance of every value of a case. Raise KeyError if one of the two sides lacks a
+    value."""
     if found.keys() != expected.keys():
-        raise KeyError(f"only on one side: {sorted(found.keys() ^ expected.keys())}")
+        raise KeyError(f"these values are only on one of the two sides: {sorted(found.keys() ^ expected.keys())}")
     for name, value in expected.items():
         yield name, distance(found[name], value)
 

@@ -22,7 +22,7 @@ _PACKED = (5, 1, 8, 34, 16)
 
 
 def run(setup: Setup) -> None:
-    """Check each shape in each type."""
+    """Check attention with each shape and each dtype."""
     setup.npus()
     import torch
 

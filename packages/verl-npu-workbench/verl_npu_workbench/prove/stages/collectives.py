@@ -32,7 +32,7 @@ def run(setup: Setup) -> None:
     """Make the checks for groups of 2, 4, 8, and 16 NPUs, and of all NPUs."""
     count = setup.npus()
     if count < 2:
-        raise NotPossible("collectives need at least two NPUs, and there is one")
+        raise NotPossible("collectives need at least two NPUs, and this machine has only one")
     sizes = sorted({*(size for size in (2, 4, 8, 16) if size < count), count})
     for size in sizes:
         meaning = f"gradients of {size} NPUs would be summed wrongly, or not at all"
@@ -63,8 +63,8 @@ def _right(setup: Setup, size: int) -> str | tuple[str, dict[str, float]]:
 
 
 def compare(rank: Rank) -> None:
-    """Run one rank. It compares the result of each collective in each type with the exact result, and then times some
-    collectives."""
+    """Run one rank that compares the result of each collective with the exact result, in each dtype, and then measures
+    the time of some collectives."""
     import torch
 
     distributed = rank.join(_SECONDS)
@@ -191,7 +191,7 @@ def _late(setup: Setup) -> str:
 
 
 def come_late(rank: Rank) -> None:
-    """Run one rank. The last rank is late."""
+    """Run one rank of a test in which the last rank joins a collective late."""
     import torch
 
     distributed = rank.join(_SECONDS)
@@ -212,17 +212,21 @@ def _killed(setup: Setup) -> str:
     seconds = time.monotonic() - began
     survivor, victim = ended
     if victim.status != -signal.SIGKILL:
-        raise RuntimeError(f"the rank that should be killed {victim.how}")
+        raise RuntimeError(f"the last rank should have been killed by SIGKILL, but it {victim.how}")
     if survivor.status is None:
-        raise Wrong(f"its peer still waits after {seconds:.0f} s", f"an end about {_PATIENCE:g} s after the kill")
+        raise Wrong(
+            f"the other rank is still waiting after {seconds:.0f} s",
+            f"the other rank to end about {_PATIENCE:g} s after a rank was killed",
+        )
     if survivor.facts.get("went on"):
-        raise Wrong("its peer continued as if the rank were alive", "an error or an end")
+        raise Wrong("another rank continued as if the killed rank were alive", "an error or an end")
     said = str(survivor.facts.get("said", "")) or survivor.how
     return f"its peer got an error or ended {seconds:.0f} s after the start: {said}"
 
 
 def be_killed(rank: Rank) -> None:
-    """Run one rank. The last rank is killed before a sum, and the other ranks report the error that they get."""
+    """Run one rank of a test in which the last rank is killed before a sum. The other ranks report the error that they
+    get."""
     import torch
 
     distributed = rank.join(_PATIENCE)

@@ -53,7 +53,11 @@ def _memory() -> str:
     del held
     left = torch.npu.memory_allocated() - before
     if taken < 8 * _MIB or left != 0 or not 0 < free <= total:
-        raise Wrong(f"{taken} B more, {left} B left, {free} of {total} B free", f"{8 * _MIB} B more, 0 B left")
+        raise Wrong(
+            f"after an allocation, {taken} B more were allocated; after it was freed, {left} B were still "
+            f"allocated; {free} of {total} B were free",
+            f"{8 * _MIB} B more, 0 B left",
+        )
     return f"{taken} B for {8 * _MIB}; {free / (1 << 30):.2f} of {total / (1 << 30):.2f} GiB are free"
 
 
@@ -86,7 +90,9 @@ def _waited() -> str:
         torch.npu.synchronize()
         if not torch.equal(back, sent):
             wrong = int((back != sent).sum())
-            raise Wrong(f"after synchronize(), {wrong} of {_WIDTH} numbers are missing", "all numbers")
+            raise Wrong(
+                f"after synchronize(), {wrong} of the {_WIDTH} numbers that were computed are missing", "all numbers"
+            )
         back.fill_(-1.0)
     return f"5 times {4 * _WIDTH} B there and back, waited for by synchronize()"
 
@@ -119,7 +125,7 @@ def _events() -> str:
     end.record()
     end.synchronize()
     if not end.query():
-        raise Wrong("after synchronize(), the event is not done", "done")
+        raise Wrong("after synchronize(), an event that was recorded before is not complete", "done")
     passed = float(start.elapsed_time(end))
     if passed < 0:
         raise Wrong(f"{passed} ms between two events", "0 or more")
@@ -150,7 +156,9 @@ def _exhausted() -> str:
     except torch.OutOfMemoryError:
         return "twice the NPU's memory is refused with torch.OutOfMemoryError"
     except RuntimeError as error:
-        raise Wrong(f"{type(error).__name__}: {error}", "torch.OutOfMemoryError, which callers catch") from error
+        raise Wrong(
+            f"{type(error).__name__}: {error}", "a torch.OutOfMemoryError, because programs catch this error"
+        ) from error
     raise Wrong("an allocation of twice the NPU's memory succeeded", "torch.OutOfMemoryError")
 
 

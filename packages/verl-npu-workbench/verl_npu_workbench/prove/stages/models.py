@@ -78,7 +78,9 @@ def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
     )
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise RuntimeError(f"the side {side} ended with status {done.returncode}: {(lines or ['no output'])[-1]}")
+        raise RuntimeError(
+            f"the process of the side {side} ended with status {done.returncode}: {(lines or ['no output'])[-1]}"
+        )
     return _loaded(torch, path)
 
 

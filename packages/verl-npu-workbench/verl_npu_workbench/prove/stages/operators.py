@@ -30,7 +30,7 @@ _MEANING = "numbers of {used_by} would be wrong"
 
 
 def run(setup: Setup) -> None:
-    """Make a check of each case in each of its types, then record refusals and times."""
+    """Check each case in each of its dtypes, and then record refusals and run times."""
     setup.npus()
     import torch
 
@@ -73,7 +73,11 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     _observe(setup, case, dtype, results)
     figures = {"units of the last place, NPU": largest, "units of the last place, CPU": cpus}
     if over:
-        raise Wrong("; ".join(over), "about the distance from float64 that the CPU has in the same type", figures)
+        raise Wrong(
+            "; ".join(over),
+            "about the same distance from the float64 result that the CPU has in the same dtype",
+            figures,
+        )
     return (
         f"{len(results)} results, at most {largest:.3g} units of the last place from float64 (CPU: {cpus:.3g})",
         figures,
@@ -83,7 +87,8 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
 def computed(
     formula: Callable[..., Tensor | Sequence[Tensor]], given: Sequence[Tensor], gradients: bool
 ) -> list[tuple[str, Tensor]]:
-    """Return the results of a call, and the gradients of a weighted sum of the results, each with its name."""
+    """Return the results of a call, and the gradients of a weighted sum of these results. Each tensor is returned with
+    its name."""
     import torch
 
     if gradients:
@@ -145,7 +150,7 @@ def _refusals(setup: Setup) -> None:
             return
         if not recorded.beginning or recorded.beginning in deaths:
             last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-            raise RuntimeError(f"the process of odd calls ended with status {done.returncode}: {last}")
+            raise RuntimeError(f"the process that makes unusual calls ended with status {done.returncode}: {last}")
         deaths[recorded.beginning] = ended = _end(done.returncode)
         name, case = json.loads(recorded.beginning)
         setup.record.observe(Observation(kind=Kind.OPERATOR, name=name, case=case, said=ended))

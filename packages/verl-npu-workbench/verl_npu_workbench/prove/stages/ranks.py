@@ -113,7 +113,7 @@ def started(
 
 
 def all_well(ended: Sequence[Ended]) -> Mapping[str, object]:
-    """Return rank 0's answer. Raise Wrong if a rank failed."""
+    """Return the answer of rank 0. Raise Wrong if any rank failed."""
     wrong = [f"rank {number} {each.how}" for number, each in enumerate(ended) if each.status != 0]
     if wrong:
         raise Wrong("; ".join(wrong), "status 0 from all ranks")

@@ -146,7 +146,7 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
     if not is_installed(module):
         raise NotPossible(f"the installed verl has no {module}")
     if name != "grpo" and npus < 2:
-        raise NotPossible("trainer and rollout need one NPU each, and there is only one")
+        raise NotPossible("the trainer and the rollout need one NPU each, and this machine has only one")
     folder = setup.scratch / name
     folder.mkdir(exist_ok=True)
     job = compose(trainer_of_command(["python3", "-m", module, *settings], folder, {}), folder, unconfined=True)
@@ -242,7 +242,7 @@ def _layers(setup: Setup, training: _Training) -> tuple[str, dict[str, float]]:
     figures = {f"{name} of engine and trainer": float(value) for name, value in (result["numbers"] or {}).items()}
     said = " ".join(lines_of(result))
     if result["first"]:
-        raise Wrong(said, "no operator that differs by more than rounding", figures)
+        raise Wrong(said, "every operator to differ by no more than rounding", figures)
     return f"{result['engine']}, {result['trainer']}: {said}", figures
 
 
@@ -305,5 +305,5 @@ def _beside(setup: Setup, name: str, figures: Mapping[str, float]) -> str:
     planned = max(json.loads(content)["bytes"].values()) / _GIB
     text = f"{found:.3f} GiB of tensors at most, planned {planned:.3f} (SHA-256 {_digest(content)}…)"
     if found > _ALLOWED * planned:
-        raise Wrong(text, f"at most {_ALLOWED:g} times the planned memory", figures)
+        raise Wrong(text, f"the training to take at most {_ALLOWED:g} times the planned memory", figures)
     return text

@@ -35,7 +35,8 @@ class Distance:
     """The mean signed distance. It is positive if numbers are rounded away from zero."""
 
     def within(self, cpu: Distance) -> str:
-        """Describe the distances that exceed their limits, which depend on the CPU's distance. Empty if none does."""
+        """Describe the distances that exceed their limits. The limits depend on the CPU's distance. The result is
+        empty if every distance is within its limit."""
         allowed = {
             "the largest distance": (self.largest, max(LEAST_LARGEST, TIMES_LARGEST * cpu.largest)),
             "the mean distance": (self.mean, max(LEAST_MEAN, TIMES_MEAN * cpu.mean)),
@@ -51,7 +52,7 @@ class Distance:
 
 
 def distance(found: Tensor, exact: Tensor) -> Distance:
-    """Return the distance of a result from float64's."""
+    """Return the distance of a result from the float64 result."""
     import torch
 
     found, exact = found.detach().cpu(), exact.detach().cpu()

@@ -34,7 +34,7 @@ step."""
 def run(setup: Setup) -> None:
     """Make the checks between two NPUs."""
     if setup.npus() < 2:
-        raise NotPossible("a weight sync needs two NPUs, and there is one")
+        raise NotPossible("a weight sync needs two NPUs, and this machine has only one")
     setup.record.check(
         "bit for bit",
         partial(_exact, setup),
@@ -138,7 +138,8 @@ def _exact(setup: Setup) -> str:
 
 
 def move(rank: Rank) -> None:
-    """Run one rank. Rank 0 sends three times, with different weights each time, and rank 1 compares."""
+    """Run one rank of a test in which rank 0 sends three times, with different weights each time. Rank 1 compares the
+    received weights with the expected weights."""
     import torch
 
     from verl_npu.features.weight_sync.transport.sync import receive, send
@@ -175,14 +176,17 @@ def _share(setup: Setup) -> tuple[str, dict[str, float]]:
     figures = {"raw broadcast, GB/s": _BYTES / raw / 1e9, "sync, GB/s": _BYTES / sync / 1e9, "share": share}
     found = f"{share:.0%} of a raw broadcast's speed"
     if share < _LEAST_SHARE and setup.has_the_wheel:
-        raise NotPossible(f"{found}, but virtual NPUs under torch_npu's wheel are slow to start an operator")
+        raise NotPossible(
+            f"{found}, but virtual NPUs with torch_npu's own wheel take long to start an operator, so "
+            f"this speed says nothing"
+        )
     if share < _LEAST_SHARE:
         raise Wrong(found, f"at least {_LEAST_SHARE:.0%}", figures)
     return found, figures
 
 
 def measure(rank: Rank) -> None:
-    """Run one rank, which times raw broadcasts and syncs of the same bytes in turn."""
+    """Run one rank that measures, in turn, the time of a raw broadcast and the time of a sync of the same bytes."""
     import torch
 
     from verl_npu.features.weight_sync.transport.sync import receive, send
@@ -214,7 +218,7 @@ def measure(rank: Rank) -> None:
 def _killed(setup: Setup) -> str:
     sender, victim = ranks.started(setup, "killed", 2, ("weight_sync", "lose"), 6 * _PATIENCE)
     if victim.status != -signal.SIGKILL:
-        raise RuntimeError(f"the receiver that should be killed {victim.how}")
+        raise RuntimeError(f"the receiver should have been killed by SIGKILL, but it {victim.how}")
     said = str(sender.facts.get("said", ""))
     if sender.status is None:
         raise Wrong("the sender waits for it forever", "an error that names the receiver")
@@ -224,7 +228,7 @@ def _killed(setup: Setup) -> str:
 
 
 def lose(rank: Rank) -> None:
-    """Run one rank: the receiver is killed before it receives anything."""
+    """Run one rank of a test in which the receiver is killed before it receives anything."""
     from verl_npu.errors import WeightSyncError
     from verl_npu.features.weight_sync.transport.sync import send
     from verl_npu.features.weight_sync.transport.tensors import Metadata

@@ -16,7 +16,7 @@ NAME = "virtual"
 def register_rollout(base: ModuleType) -> None:
     """Add the engine to the registry of `verl.workers.rollout.base`, in each mode that this revision of verl has.
 
-    For a verl without this registry, see `offer_in_vllms_place`.
+    If this verl has no such registry, use `offer_in_vllms_place`.
     """
     registry: dict[tuple[str, str], str] | None = getattr(base, "_ROLLOUT_REGISTRY", None)
     if registry is None:

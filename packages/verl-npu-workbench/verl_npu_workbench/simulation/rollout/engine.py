@@ -100,16 +100,17 @@ class Engine:
         with_log_probs: bool,
         cut: threading.Event | None = None,
     ) -> Answers:
-        """Answer each prompt with at most `length` tokens. If `cut` is set meanwhile, generation stops early.
+        """Answer each prompt with at most `length` tokens. Generation stops early if `cut` is set while it is
+        running.
 
         Raise RolloutError if no weights have arrived since the last release.
         """
         if not self.weights.ready:
             raise RolloutError(
                 subject="the virtual rollout engine",
-                expected="weights before it generates",
-                found="no weights since it started or last released them",
-                fix="call update_weights first",
+                expected="weights to arrive before the engine generates",
+                found="no weights have arrived since the engine started or last released its weights",
+                fix="call update_weights before generating",
             )
         self.answered = prompts
         config = GenerationConfig(

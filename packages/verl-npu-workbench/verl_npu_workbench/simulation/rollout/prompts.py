@@ -163,6 +163,6 @@ def _place(row: list[int], start: int, kind: _Kind, written: list[int]) -> tuple
     raise RolloutError(
         subject="a prompt for the virtual rollout engine",
         expected=f"a placeholder (token {kind.token}) for each image and video",
-        found="fewer placeholders",
-        fix="set max_prompt_length large enough for prompts with their images",
+        found="a prompt with fewer placeholders",
+        fix="make max_prompt_length large enough for the prompts including their images",
     )

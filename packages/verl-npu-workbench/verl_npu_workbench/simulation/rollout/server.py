@@ -234,12 +234,13 @@ class VirtualServer:
             self._global_steps = global_steps
 
     async def wake_up(self) -> None:
-        """Ask the workers for the weights, in revisions of verl in which the server does so (ccd7d934)."""
+        """Ask the workers for the weights, if the server does so in this revision of verl (as in ccd7d934). Otherwise,
+        do nothing."""
         await asyncio.gather(*[worker.wake_up.remote() for worker in self._wakes])
 
     async def sleep(self) -> None:
-        """Release the weights. In revisions of verl in which the server does so, also tell the workers to return to
-        training."""
+        """Release the weights. In some revisions of verl, the server also tells the workers to return to training; do
+        the same there."""
         if self._shares:
             async with self._turn:
                 self._engine.weights.release()

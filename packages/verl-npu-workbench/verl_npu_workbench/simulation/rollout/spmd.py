@@ -136,7 +136,7 @@ class _Served:
         raise RolloutError(
             subject="rollout.mode with the virtual rollout engine at this verl",
             expected="sync",
-            found="async, which needs vLLM's own servers at this verl",
+            found="async, which needs vLLM's own servers with this verl",
             fix="set actor_rollout_ref.rollout.mode=sync",
         )
 

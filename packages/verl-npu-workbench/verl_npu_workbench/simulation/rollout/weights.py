@@ -93,7 +93,7 @@ class Weights:
                 subject="weights for the virtual rollout engine",
                 expected=f"all {len(self._own)} weights of its model",
                 found=f"{len(missing)} missing, the first of them {missing[0]}",
-                fix="send every weight before `complete`",
+                fix="send every weight before you call `complete`",
             )
         self._whole = self._ready = True
 
@@ -113,7 +113,7 @@ class Weights:
         if not self._whole:
             raise RolloutError(
                 subject="a LoRA adapter for the virtual rollout engine",
-                expected="base weights before the adapter",
+                expected="base weights to arrive before the adapter",
                 found="no base weights since the engine started or last released its weights",
                 fix="send the base weights first, or set actor_rollout_ref.rollout.load_format=safetensors",
             )
@@ -132,7 +132,7 @@ class Weights:
                 subject=f"the LoRA adapter of {module}",
                 expected="lora_A and lora_B",
                 found=f"only lora_{''.join(pair)}",
-                fix="send the whole adapter",
+                fix="send both parts of the adapter",
             )
         place = self._known(f"{module}.weight")
         if place.view.is_meta:
@@ -219,7 +219,7 @@ class Names:
         self._layers = layers
 
     def find(self, name: str) -> Destination | None:
-        """Return the destination of a weight; None if the model has no weight of this name."""
+        """Return the destination of a weight, or None if the model has no weight of this name."""
         for known in self._alike(name.replace(".base_layer.", ".")):
             if known in self._own:
                 return Destination(self._own[known], self._own[known], "")

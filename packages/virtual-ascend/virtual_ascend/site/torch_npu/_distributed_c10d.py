@@ -36,7 +36,8 @@ class _Options:
 
     @property
     def hccl_config(self) -> dict[str, int | str]:
-        """A copy of the communicator's settings by name, for example its buffer size, as in torch_npu."""
+        """A copy of the communicator's settings, as a mapping from names to values, for example of the buffer size.
+        The property is as in torch_npu."""
         return dict(self._hccl_config)
 
     @hccl_config.setter
@@ -48,6 +49,6 @@ class _Options:
 
 
 class ProcessGroupHCCL:
-    """Only holds `Options`, which programs look up here. Groups have c10d's own class."""
+    """A holder for `Options`, which programs look up in this class. Process groups are objects of c10d's own class."""
 
     Options = _Options

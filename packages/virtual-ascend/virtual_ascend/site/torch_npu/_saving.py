@@ -25,7 +25,7 @@ def _rebuild_npu_tensor(rebuild: Rebuild, arguments: tuple[object, ...], _format
 
 
 def install() -> None:
-    """Make torch save NPU tensors with their format, where that makes a difference."""
+    """Make torch save NPU tensors with their format, if the format makes a difference."""
     plain = torch.Tensor.__reduce_ex__
 
     def of_values(self: torch.Tensor, protocol: int) -> tuple[object, ...]:

@@ -41,12 +41,13 @@ class Unimplemented:
 
 
 def not_implemented(name: str) -> Unimplemented:
-    """Return a callable that raises NotImplementedError with `name`."""
+    """Return a callable that raises a NotImplementedError that names `name`."""
     return Unimplemented(name)
 
 
 class Absent:
-    """Hides a member that a class inherits here, but does not have in the pretended version."""
+    """Hides a member that a class inherits in our torch_npu, but does not have in the version that ours pretends to
+    be."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -56,12 +57,12 @@ class Absent:
 
 
 def is_older_than(version: str) -> bool:
-    """Tell whether the pretended torch_npu is older than `version`."""
+    """Tell whether the torch_npu that ours pretends to be is older than `version`."""
     return names.release(Settings.read().torch_npu_version) < Version(version)
 
 
 def leave_out(module: str, content: dict[str, object], public: list[str]) -> list[str]:
-    """Remove the names of other versions from a module; return the names in `public` that stay."""
+    """Remove from a module the names that only other versions have. Return the names in `public` that stay."""
     newer = [name for name, since in _UNLISTED.get(module, {}).items() if is_older_than(since)]
     for name in (*names.outside(module, Settings.read().torch_npu_version), *newer):
         content.pop(name, None)
@@ -69,6 +70,7 @@ def leave_out(module: str, content: dict[str, object], public: list[str]) -> lis
 
 
 def missing(module: str, written: Container[str]) -> dict[str, Unimplemented]:
-    """Return placeholders for the public names of a module of the pretended torch_npu that are not in `written`."""
+    """Return placeholders for the public names that a module has in the torch_npu that ours pretends to be, and that
+    are not in `written`."""
     offered = names.of_module(module, Settings.read().torch_npu_version)
     return {name: not_implemented(f"{module}.{name}") for name in offered if name not in written}

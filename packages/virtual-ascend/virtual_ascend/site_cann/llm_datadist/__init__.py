@@ -70,7 +70,7 @@ class _Unwritten:
 
 
 class LLMDataDist(_Unwritten):
-    """The link between clusters of NPUs."""
+    """A link between clusters of NPUs."""
 
 
 class LLMConfig(_Unwritten):

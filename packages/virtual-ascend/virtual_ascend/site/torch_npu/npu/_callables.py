@@ -28,10 +28,11 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: Pool | None = None,
 ) -> object:
-    """Capture the forward and backward of callables that run one after the other.
+    """Capture the forward passes and the backward passes of callables that run one after the other.
 
     Returns:
-        For each callable, a function that replays it; for a module, the module with such a forward.
+        For each callable, a function that replays it. For a module, the module itself, with a forward pass that
+            replays it.
 
     Raises:
         RuntimeError: autocast uses a cache, a module has hooks or trainable buffers, or an argument is not a tensor.

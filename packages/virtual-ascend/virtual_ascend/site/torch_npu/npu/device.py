@@ -72,7 +72,7 @@ def device_count() -> int:
 
 
 def init() -> None:
-    """Initialise the runtime. From here on the visible NPUs are fixed.
+    """Initialise the runtime. After this call, the set of visible NPUs is fixed.
 
     Raises:
         RuntimeError: no NPU is visible, or this process was forked from one that used an NPU.
@@ -122,7 +122,8 @@ def exchange_device(device: int) -> int:
 
 
 def maybe_exchange_device(device: int) -> int:
-    """Do as `exchange_device`, but return the current NPU if `device` is negative."""
+    """Make an NPU current, and return the previous one, as `exchange_device` does. If `device` is negative, change
+    nothing and return the current NPU."""
     previous = current_device()
     if device >= 0:
         _C.set_device(device)
@@ -157,7 +158,7 @@ class device_of(device):
 
 
 def synchronize(device: Place = None) -> None:
-    """Wait for an NPU's delayed copies. All other work has finished already."""
+    """Wait for the delayed copies of an NPU. All other work of a virtual NPU has already finished."""
     _C.synchronize_device(_get_device_index(device))
 
 
@@ -183,7 +184,7 @@ def get_device_capability(device: Place = None) -> None:
 
 
 def get_soc_version() -> int:
-    """Return the number of the chip."""
+    """Return the number by which torch_npu identifies the chip model."""
     return soc.VERSION
 
 

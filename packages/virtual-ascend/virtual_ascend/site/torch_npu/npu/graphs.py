@@ -50,14 +50,15 @@ def graph_task_group_end(stream: torch.Stream) -> Group:
 
 
 def graph_task_update_begin(stream: torch.Stream, handle: Group) -> None:
-    """Begin an update of a group on a stream: the calls that follow replace its tasks, and are not computed."""
+    """Begin an update of a group on a stream. The calls that follow replace the tasks of the group, and are not
+    computed."""
     device, number = _place(stream)
     _C.begin_task_update(device, number, handle)
     captures.begin()
 
 
 def graph_task_update_end(stream: torch.Stream) -> None:
-    """End the update.
+    """End the update of a group.
 
     Raises:
         RuntimeError: the calls do not match the tasks of the group.
@@ -76,7 +77,7 @@ class _Updated:
 
 
 def captured_tasks() -> list[Tasks]:
-    """Return the tasks of each graph of this process. A real NPU does not show them."""
+    """Return the tasks of each graph of this process. A real NPU does not show the tasks of its graphs."""
     return [graph._graph.tasks() for graph in _graphs]
 
 
@@ -104,7 +105,7 @@ class NPUGraph:
         self._graph.capture_end()
 
     def replay(self) -> None:
-        """Do the captured work again, at the same addresses.
+        """Run the captured work again, on the data at the same addresses.
 
         Raises:
             RuntimeError: nothing was captured, or a task fails.
@@ -135,10 +136,12 @@ class NPUGraph:
         )
 
     def update(self, cpu_update_input: Sequence[Mapping[str, object]]) -> None:
-        """Give the calls of a capture new host values: one mapping for each call, or one for all.
+        """Give new host values to the calls of a capture, either with one mapping for each call or with one mapping
+        for all calls.
 
         Raises:
-            RuntimeError: the capture did not set auto_dispatch_capture, or the number of mappings does not match.
+            RuntimeError: the capture did not set auto_dispatch_capture, or the number of mappings is neither 1 nor
+                the number of calls.
         """
         if not self.auto_dispatch_capture:
             raise RuntimeError(

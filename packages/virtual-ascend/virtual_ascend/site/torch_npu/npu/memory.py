@@ -42,22 +42,22 @@ def memory_stats_as_nested_dict(device: Place = None) -> dict[str, object]:
 
 
 def memory_allocated(device: Place = None) -> int:
-    """Return the bytes in live tensors."""
+    """Return the number of bytes that live tensors have."""
     return memory_stats(device)["allocated_bytes.all.current"]
 
 
 def max_memory_allocated(device: Place = None) -> int:
-    """Return the most bytes in live tensors since the last reset."""
+    """Return the largest number of bytes that live tensors have had since the last reset."""
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
 def memory_reserved(device: Place = None) -> int:
-    """Return the reserved bytes; see the docstring of the module."""
+    """Return the number of reserved bytes. The docstring of this module says which bytes count as reserved."""
     return memory_stats(device)["reserved_bytes.all.current"]
 
 
 def max_memory_reserved(device: Place = None) -> int:
-    """Return the most reserved bytes since the last reset."""
+    """Return the largest number of bytes that have been reserved since the last reset."""
     return memory_stats(device)["reserved_bytes.all.peak"]
 
 
@@ -66,7 +66,7 @@ max_memory_cached = max_memory_reserved
 
 
 def reset_peak_memory_stats(device: Place = None) -> None:
-    """Reset the peaks to the current values."""
+    """Reset the peak counters of an NPU to their current values."""
     _C.reset_peak(_get_device_index(device))
 
 
@@ -75,12 +75,12 @@ reset_max_memory_cached = reset_peak_memory_stats
 
 
 def reset_accumulated_memory_stats(device: Place = None) -> None:
-    """Reset the running totals to zero."""
+    """Reset the accumulated counters of an NPU, which only ever grow, to zero."""
     _C.reset_accumulated(_get_device_index(device))
 
 
 def empty_cache() -> None:
-    """Release memory that is reserved and not allocated."""
+    """Release the memory that is reserved but in which no tensor lives."""
     _C.empty_cache()
 
 
@@ -89,13 +89,13 @@ def ipc_collect() -> None:
 
 
 def mem_get_info(device: Place = None) -> tuple[int, int]:
-    """Return the free and total bytes of an NPU. Only the memory of this process counts as used."""
+    """Return the free and the total memory of an NPU in bytes. Only memory that this process uses counts as used."""
     total = int(_C.total_memory())
     return total - memory_reserved(device), total
 
 
 def set_per_process_memory_fraction(fraction: float, device: Place = None) -> None:
-    """Limit this process to a part of an NPU's memory. More raises torch.OutOfMemoryError.
+    """Limit this process to a part of an NPU's memory. An allocation beyond this limit raises torch.OutOfMemoryError.
 
     Raises:
         TypeError: `fraction` is not a float.
@@ -119,7 +119,7 @@ def get_per_process_memory_fraction(device: Place = None) -> float:
 
 
 def get_allocator_backend() -> str:
-    """Return the name of the only allocator."""
+    """Return the name of the allocator. There is only one allocator."""
     return "native"
 
 
@@ -127,7 +127,7 @@ _raw: dict[int, torch.Tensor] = {}
 
 
 def caching_allocator_alloc(size: int, device: Place = None, stream: object = None) -> int:
-    """Allocate `size` bytes of an NPU's memory until `caching_allocator_delete`, and return their address.
+    """Allocate `size` bytes of an NPU's memory, and return their address. `caching_allocator_delete` frees them.
 
     Raises:
         torch.OutOfMemoryError: the NPU does not have enough free memory.
@@ -138,10 +138,10 @@ def caching_allocator_alloc(size: int, device: Place = None, stream: object = No
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Free memory of `caching_allocator_alloc`.
+    """Free memory that `caching_allocator_alloc` allocated.
 
     Raises:
-        RuntimeError: the address is not one of caching_allocator_alloc.
+        RuntimeError: the address was not returned by caching_allocator_alloc.
     """
     if _raw.pop(mem_ptr, None) is None:
         raise RuntimeError(f"invalid device pointer: expected one from caching_allocator_alloc; found {mem_ptr:#x}")
@@ -218,7 +218,8 @@ class NPUPluggableAllocator:
     """An allocator in a compiled library: `void* malloc(ssize_t, int device, stream)` and
     `void free(void*, ssize_t, int device, stream)`.
 
-    Without a path the functions are looked up in the virtual device, which has those of vllm-ascend's allocator.
+    Without a path, the functions are looked up in the virtual device, which has the functions of vllm-ascend's
+    allocator.
     """
 
     def __init__(self, path_to_so_file: str | None, alloc_fn_name: str, free_fn_name: str) -> None:

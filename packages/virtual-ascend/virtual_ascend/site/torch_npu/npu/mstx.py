@@ -27,27 +27,27 @@ def _without_errors(function: F) -> F:
 
 
 class mstx:
-    """`torch_npu.npu.mstx.mstx`: its functions are static methods."""
+    """The class `torch_npu.npu.mstx.mstx`. Its functions are static methods."""
 
     @staticmethod
     @_without_errors
     def mark(message: str, stream: object = None, domain: str = "default") -> None:
-        """Mark a point; nothing is recorded."""
+        """Accept a mark for the profiler. Nothing is recorded."""
 
     @staticmethod
     @_without_errors
     def range_start(message: str, stream: object = None, domain: str = "default") -> int:
-        """Open a range, and return 0, as torch_npu does if no profiler runs."""
+        """Accept the start of a profiler range, and return 0, as torch_npu does if no profiler is running."""
         return 0
 
     @staticmethod
     @_without_errors
     def range_end(range_id: int, domain: str = "default") -> None:
-        """Close a range; nothing is recorded."""
+        """Accept the end of a profiler range. Nothing is recorded."""
 
     @staticmethod
     def mstx_range(message: str, stream: object = None, domain: str = "default") -> _Range:
-        """Return a range, which is a decorator and a context manager; nothing is recorded."""
+        """Return a profiler range that can be used as a decorator or as a context manager. Nothing is recorded."""
         return _Range()
 
 

@@ -12,7 +12,7 @@ from virtual_ascend.settings import Settings
 
 
 class Config:
-    """`torch.npu.config`. As in torch_npu, its switch can be set but not read."""
+    """The class of `torch.npu.config`. As in torch_npu, its switch can be set but not read."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "allow_internal_format":
@@ -21,14 +21,14 @@ class Config:
 
 @dataclass(slots=True)
 class Matmul:
-    """`torch.npu.matmul`."""
+    """The class of `torch.npu.matmul`."""
 
     allow_hf32: bool = False
 
 
 @dataclass(slots=True)
 class Conv:
-    """`torch.npu.conv`."""
+    """The class of `torch.npu.conv`."""
 
     allow_hf32: bool = True
 
@@ -75,7 +75,7 @@ _state = {"MM_BMM_ND_ENABLE": True, "jitCompile": False}
 
 
 def set_option(option: dict[str, object]) -> None:
-    """Check options of the operator compiler. Nothing is compiled here.
+    """Check options of the operator compiler. They have no effect, because a virtual NPU compiles nothing.
 
     Raises:
         TypeError: `option` is not a dictionary.
@@ -104,20 +104,20 @@ def set_option(option: dict[str, object]) -> None:
 
 
 def set_compile_mode(jit_compile: bool = False) -> None:
-    """Store the mode. Nothing is compiled here in either mode."""
+    """Store the compile mode. A virtual NPU compiles nothing in either mode."""
     _state["jitCompile"] = bool(jit_compile)
 
 
 def is_jit_compile_false() -> bool:
-    """Tell whether operators come precompiled, as they do unless `set_compile_mode` changed that."""
+    """Tell whether operators count as precompiled. They do unless `set_compile_mode` was called with another mode."""
     return not _state["jitCompile"]
 
 
 def set_mm_bmm_format_nd(is_nd: bool = True) -> None:
-    """Store the setting. There is only one layout here."""
+    """Store the setting. It has no effect, because a virtual NPU has only one layout for these operators."""
     _state["MM_BMM_ND_ENABLE"] = bool(is_nd)
 
 
 def get_mm_bmm_format_nd() -> bool:
-    """Return the stored setting."""
+    """Return the setting that `set_mm_bmm_format_nd` stored."""
     return _state["MM_BMM_ND_ENABLE"]

@@ -25,7 +25,7 @@ _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
 class Stream(torch.Stream):  # type: ignore[misc]
-    """A stream of one NPU. Without an identity it is a new stream."""
+    """A stream of one NPU. If no identity is given, a new stream is made."""
 
     def __new__(cls, device: Place = None, priority: int = 0, **identity: int) -> Stream:
         if identity:
@@ -53,7 +53,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
         return int(self.stream_id)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record an event, a new one by default."""
+        """Record an event on this stream, and return it. By default, record a new event."""
         event = Event() if event is None else event
         event.record(self)
         return event
@@ -115,7 +115,7 @@ class Event(torch.Event):  # type: ignore[misc]
 
 
 class StreamContext:
-    """A context manager that makes a stream and its NPU current. None changes nothing."""
+    """A context manager that makes a stream and the stream's NPU current. With None, it changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -149,20 +149,21 @@ def current_stream(device: Place = None) -> Stream:
 
 
 class ExternalEvent:
-    """An event between a graph and work outside of it. A stream can wait for it before it is recorded."""
+    """An event between a graph and work outside of the graph. A stream can wait for the event before the event is
+    recorded."""
 
     def __init__(self) -> None:
         self._event = _C.ExternalEvent()
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Record the event, so that a waiting replay continues."""
+        """Record the event, so that a replay that is waiting for it continues."""
         self._event.record(*_place(stream))
 
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Make a stream wait for the event.
 
         Raises:
-            RuntimeError: this is outside of a capture, and the event has not been recorded.
+            RuntimeError: no graph is being captured, and the event has not been recorded.
         """
         self._event.wait(*_place(stream))
 
@@ -187,7 +188,7 @@ def default_stream(device: Place = None) -> Stream:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make a stream current on its NPU. None changes nothing."""
+    """Make a stream the current stream of its NPU. With None, change nothing."""
     if stream is not None:
         _C.set_stream_id(stream.device.index, stream.stream_id)
 

@@ -59,7 +59,7 @@ _CANN_PARTS = ("CANN", "RUNTIME", "COMPILER", "HCCL", "TOOLKIT", "OPP", "OPP_KER
 
 
 def get_cann_version(module: str = "CANN") -> str:
-    """Return the version of a part of CANN, or of the DRIVER; "" for any other name."""
+    """Return the version of a part of CANN, or of the DRIVER. Return "" for any other name."""
     if module == "DRIVER":
         return _settings.driver_version
     return _settings.cann_version if module in _CANN_PARTS else ""
@@ -95,7 +95,7 @@ def npu_check_overflow(grad: float | torch.Tensor) -> bool:
 
 
 def get_npu_overflow_flag() -> bool:
-    """Raise RuntimeError: only NPUs that saturate have this flag, and an Ascend 910B does not.
+    """Raise RuntimeError, because only NPUs that saturate have this flag, and an Ascend 910B does not saturate.
 
     Raises:
         RuntimeError: always.
@@ -104,7 +104,7 @@ def get_npu_overflow_flag() -> bool:
 
 
 def clear_npu_overflow_flag() -> None:
-    """Warn that an Ascend 910B has no such flag to clear."""
+    """Warn that an Ascend 910B has no overflow flag that could be cleared."""
     warnings.warn(
         "When soc_version >= Ascend910B1, clear_npu_overflow_flag is useless, please remove it.", stacklevel=2
     )

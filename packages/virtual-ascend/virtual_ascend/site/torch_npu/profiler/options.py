@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class ProfilerActivity(Enum):
-    """The processor whose work is recorded."""
+    """A processor whose work is recorded."""
 
     CPU = "CPU"
     NPU = "NPU"
@@ -73,7 +73,7 @@ class _ExperimentalConfig:
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """Return the activities that a profiler accepts; none of them is recorded."""
+    """Return the activities that a profiler accepts. Our profiler records none of them."""
     return set(ProfilerActivity)
 
 

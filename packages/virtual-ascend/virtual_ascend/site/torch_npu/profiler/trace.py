@@ -31,7 +31,8 @@ def _write(path: Path, metadata: dict[str, object]) -> None:
 def tensorboard_trace_handler(
     dir_name: str | None = None, worker_name: str | None = None, analyse_flag: bool = True, async_mode: bool = False
 ) -> Callable[[_KinetoProfile], None]:
-    """Return a function for `on_trace_ready` that writes the empty trace below `dir_name` (by default $PWD)."""
+    """Return a function for `on_trace_ready`. The function writes an empty trace below `dir_name` (by default, the
+    current folder)."""
 
     def write(profiler: _KinetoProfile) -> None:
         worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
@@ -62,10 +63,10 @@ class _KinetoProfile:
         self.metadata: dict[str, object] = {}
 
     def start(self) -> None:
-        """Start recording nothing."""
+        """Start the profiler, which records nothing."""
 
     def stop(self) -> None:
-        """Stop recording nothing."""
+        """Stop the profiler, which records nothing."""
 
     def add_metadata(self, key: str, value: str) -> None:
         """Add a string to the trace."""
@@ -76,7 +77,7 @@ class _KinetoProfile:
         self.metadata[key] = json.loads(value)
 
     def export_chrome_trace(self, output_path: str) -> None:
-        """Write the empty trace.
+        """Write an empty trace, because nothing is recorded.
 
         Raises:
             RuntimeError: the path does not end in .json.

@@ -7,7 +7,7 @@ from virtual_ascend.settings import Settings
 
 
 def get_cann_version() -> str:
-    """Return the pretended version of CANN."""
+    """Return the version of CANN that the virtual Ascend pretends to have."""
     return Settings.read().cann_version
 
 
@@ -23,5 +23,5 @@ def get_pretty_env_info() -> str:
 
 
 def main() -> None:
-    """Print the description."""
+    """Print the description of the environment."""
     print(get_pretty_env_info())

@@ -41,7 +41,8 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
         return None
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """End the iteration, and adapt the scale to its overflows, unless a scale is given or it is not dynamic."""
+        """End the iteration, and adapt the scale to the iteration's overflows. If `new_scale` is given, use that
+        scale. A scale that is not dynamic stays as it is."""
         self._has_overflow = False
         if self.is_enabled() and not self._dynamic and new_scale is None:
             self._per_optimizer_states.clear()
@@ -49,12 +50,12 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
             super().update(new_scale)
 
     def state_dict(self) -> dict[str, object]:
-        """Return torch's state, and whether the scale is dynamic."""
+        """Return the state as torch does, with an additional entry that says whether the scale is dynamic."""
         state: dict[str, object] = super().state_dict()
         return state | {"dynamic": self._dynamic} if self.is_enabled() else state
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Load a state of `state_dict`.
+        """Load a state that `state_dict` returned.
 
         Raises:
             RuntimeError: the state is empty.

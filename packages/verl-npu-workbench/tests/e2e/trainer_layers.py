@@ -1,16 +1,24 @@
-"""KIND DTYPE STRATEGY ULYSSES FAULT FOLDER: the layers of verl's own FSDP engine on two virtual NPUs beside
-transformers', which answers with a cache; prints one line of JSON. FAULT is none, or weight, a stale one."""
+"""KIND DTYPE STRATEGY PARALLEL FAULT FOLDER: the layers of verl's own FSDP or Megatron engine on two virtual NPUs beside
+transformers', which answers with a cache; prints one line of JSON.
+
+PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, experts are divided among the ranks.
+FAULT is none, weight, a stale one, or a change of the trainer's configuration."""
 
 from __future__ import annotations
 
 import copy
 import json
+import shutil
 import sys
 from pathlib import Path
 
 from vllm_ascend_layers import make_in, spoil
 
 LENGTHS, NEW, TEMPERATURE = (7, 20, 100), 12, 0.7
+OVERRIDES: dict[str, dict[str, object]] = {
+    "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+    "epsilon": {"rms_norm_eps": 0.1},
+}
 
 
 def main() -> None:
@@ -24,24 +32,28 @@ def main() -> None:
 
     from verl_npu.features.weight_sync.transport.tensors import digest_of
 
-    kind, dtype, strategy, ulysses, fault = sys.argv[1:6]
+    kind, dtype, strategy, parallel, fault = sys.argv[1:6]
     folder, torch_dtype = Path(sys.argv[6]), getattr(torch, dtype)
     torch.set_num_threads(1)
-    made, served = folder / "model", folder / "served"
+    made, served = folder / "model", folder / ("model" if fault == "none" else "served")
     make_in(kind, dtype, made)
     model = AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).eval()
     if fault == "weight":
         spoil(made, served)
+    elif fault != "none":
+        model.config.__class__.from_pretrained(made, **OVERRIDES[fault]).save_pretrained(shutil.copytree(made, served))
     asked = {
-        "engine": {"model": str(served if fault == "weight" else made), "dtype": dtype},
+        "engine": {"model": str(served), "dtype": dtype},
         "weights": {name: (digest_of(each), list(each.shape)) for name, each in model.state_dict().items()},
         "attention": "flash_attention_2" if dtype == "bfloat16" else "sdpa",
         "settings": {"temperature": TEMPERATURE},
     }
     # Flash attention takes packed rows only.
     packed = dtype == "bfloat16"
-    trainer = {"strategy": strategy, "ranks": 2, "ulysses": int(ulysses), "remove_padding": packed}
-    asked["trainer"] = {**trainer, "model_dtype": "fp32"}
+    trainer = {"strategy": strategy, "ranks": 2, "ulysses": int(parallel), "remove_padding": packed}
+    experts = 2 // int(parallel) if kind == "qwen3_moe" else 1
+    sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}
+    asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": {**sizes, "vanilla_mbridge": True}}
     (folder / "ask.json").write_text(json.dumps(asked))
     prompts = [[5 + (7 * n + row) % 500 for n in range(length)] for row, length in enumerate(LENGTHS)]
     engine = generated(copy.deepcopy(model), prompts, NEW, TEMPERATURE)

@@ -1,0 +1,151 @@
+"""The rules that interpret upstream's code: the errors with which verl ends a job, in verl's own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from verl_npu.errors import SourceError
+from verl_npu.findings import Finding, Rule, Stage, error, warning
+from verl_npu.language import gettext as _
+from verl_npu.registry.source.tree import SourceTree
+
+from . import validated
+from .keys import ACTOR, BATCH, CRITIC, ESTIMATOR, MODEL, has_critic, is_megatron, is_separate, rollout_npus
+from .layout import parallelism_of
+from .modes import mode_findings
+from .script import Script, rule
+
+
+def _source_of_trainer(script: Script) -> bytes:
+    return script.sources.read(script.trainer.module) or b""
+
+
+def _validation_severity(script: Script) -> Callable[..., Finding]:
+    """Return the function `error` if the trainer calls upstream's `validate_config`, and `warning` if it does not.
+
+    The call is in the trainer's own file or, as at 796871d7, in RayPPOTrainer.
+    """
+    trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
+    asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
+        rb"(?<![\w.])validate_config\(", _source_of_trainer(script)
+    )
+    return error if asks or b"self._validate_config()" in trainer else warning
+
+
+def trained_roles(script: Script) -> list[str]:
+    """Return the settings sections of the models that are trained.
+
+    Some recipes train without a critic, whatever their estimator is: recipe.spin and verl.experimental.vla.main_sac.
+    """
+    module = script.trainer.module
+    upstreams = module.startswith("verl.trainer.") or (
+        module.startswith("verl.") and b"Role.Critic" in _source_of_trainer(script)
+    )
+    critic = has_critic(script.settings) and (upstreams or script.settings.truth(f"{CRITIC}.enable"))
+    return [ACTOR, CRITIC] if critic else [ACTOR]
+
+
+def _user_sources(script: Script) -> Iterator[bytes]:
+    """Yield the source code of the user's recipe and reward functions, which may register additional names."""
+    package, top = script.trainer.module.rpartition(".")[0], script.trainer.module.partition(".")[0]
+    if package not in ("", "verl.trainer") and all(map(str.isidentifier, package.split("."))):
+        sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
+        yield from (sources.read(module) or b"" for module in sources.modules_below(package))
+    paths = [Path(script.settings.text(key)).expanduser() for key in script.settings.matching(r".*\.path")]
+    for path in (script.trainer.folder / path for path in (*paths, Path(script.trainer.module))):
+        if path.suffix == ".py" and path.is_file():
+            yield path.read_bytes()
+
+
+def _starts_workers(script: Script) -> bool:
+    """Tell whether a trainer starts verl's own workers, on the number of NPUs that the settings give."""
+    module = script.trainer.module
+    return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in _source_of_trainer(script)
+
+
+_Refusals = Iterator[tuple[Callable[..., Finding], validated.Refusal]]
+"""Errors that upstream's code raises, each with its severity."""
+
+
+def _batches(script: Script) -> _Refusals:
+    settings, sizes = script.settings, parallelism_of(script.settings)
+    # Ranks that share a sequence have the same samples.
+    replica = sizes.replica if is_megatron(settings) else sizes.sequence
+    for each in (
+        validated.batch_refusals(settings, script.npus, replica, script.sources) if _starts_workers(script) else ()
+    ):
+        yield _validation_severity(script), each
+
+
+def _choices(script: Script) -> _Refusals:
+    if script.settings.text(f"{MODEL}.external_lib") or "VERL_USE_EXTERNAL_MODULES" in script.environ:
+        return
+    try:
+        own = list(_user_sources(script))
+    except SourceError:
+        return
+    for each in validated.name_refusals(script.settings, trained_roles(script), script.sources):
+        named = script.settings.text(each.key).encode()
+        if not any(re.search(rb"[\"']%s[\"']" % re.escape(named), text) for text in own):
+            yield error, each
+
+
+def _validation(script: Script) -> _Refusals:
+    settings, sources = script.settings, script.sources
+    # A recipe with workers of its own may make no objects of the sections.
+    make = error if script.trainer.module.startswith("verl.") or _starts_workers(script) else warning
+    for each in validated.section_refusals(settings, trained_roles(script), sources):
+        yield make, each
+    # Trainers that stream samples have no train_batch_size.
+    for each in validated.validation_refusals(settings, sources) if settings.whole(BATCH) > 0 else ():
+        yield _validation_severity(script), each
+    if script.trainer.module == "verl.trainer.main_ppo":
+        yield from ((error, each) for each in validated.resumption_refusals(settings, sources))
+    # The actor's worker does not build a rollout with separate NPUs.
+    builds = _starts_workers(script) and script.npus > 0 and not (is_separate(settings) or rollout_npus(settings))
+    names = {each.message for each in validated.name_refusals(settings, (), sources)} if builds else ()
+    for each in validated.worker_refusals(settings, script.npus, sources) if builds else ():
+        if each.message not in names:
+            yield error, each
+
+
+def _upstream_rule(code: str, find: Callable[[Script], _Refusals], about: str) -> Rule[Script]:
+    """Return a rule that interprets upstream's code. The rule reports an error once."""
+
+    def asked(script: Script) -> Iterator[Finding]:
+        said: set[str] = set()
+        for make, each in find(script) if script.trainer.trains and ESTIMATOR in script.settings else ():
+            if each.message not in said:
+                yield _refused(make, code, script, each)
+            said.add(each.message)
+
+    return Rule(code, asked, (Stage.SCRIPT,), about=about)
+
+
+def _refused(make: Callable[..., Finding], code: str, script: Script, refusal: validated.Refusal) -> Finding:
+    return make(
+        code,
+        script.settings.text(refusal.key) or _("settings that verl does not accept"),
+        subject=refusal.key,
+        why=_("verl ends the job with this error: {message}").format(message=" ".join(refusal.message.split())),
+        fix=_("change the setting to a value that this verl accepts"),
+    )
+
+
+@rule("trainer-mode", "Settings, or a checkpoint engine, that the chosen mode of verl's v1 trainer refuses.")
+def _trainer_mode(script: Script) -> Iterator[Finding]:
+    return mode_findings(script.trainer.module, script.settings, script.sources)
+
+
+RULES: tuple[Rule[Script], ...] = (
+    _upstream_rule("batches", _batches, "Mini-batches or micro-batches that verl's workers cannot divide."),
+    _upstream_rule(
+        "validation",
+        _validation,
+        "Settings that verl refuses when it validates its configuration or builds objects from it.",
+    ),
+    _upstream_rule("choices", _choices, "Names, for example of an estimator, that verl does not know."),
+    _trainer_mode,
+)

@@ -1,0 +1,146 @@
+"""Records the parts of verl's Megatron engine with MindSpeed under transformers' names, on each rank of a process group.
+
+Ranks of a tensor-parallel group hold parts of a value's features, or with sequence parallelism of its rows. Values are
+gathered when they are recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from .recording import ATTENTION, HEAD, KEY, QUERY, VALUE, Place, Recorder
+
+Names: TypeAlias = tuple[int, Sequence[str]]
+"""The dimension along which the ranks of a tensor-parallel group divide values, and transformers' names of them."""
+
+_ROWS, _FEATURES = 0, 1
+_INPUTS: Mapping[str, Names] = {
+    "input_layernorm": (_ROWS, ["input_layernorm:in"]),
+    "self_attention.q_layernorm": (_FEATURES, ["self_attn.q_norm:in"]),
+    "self_attention.k_layernorm": (_FEATURES, ["self_attn.k_norm:in"]),
+    "self_attention.core_attention": (_FEATURES, [f"self_attn.{each}" for each in (QUERY, KEY, VALUE)]),
+    "self_attention.linear_proj": (_FEATURES, ["self_attn.o_proj:in"]),
+    "pre_mlp_layernorm": (_ROWS, ["post_attention_layernorm:in"]),
+    "mlp.linear_fc2": (_FEATURES, ["mlp.down_proj:in"]),
+    "final_layernorm": (_ROWS, ["norm:in"]),
+    "output_layer": (_ROWS, [f"{HEAD}:in"]),
+}
+"""The first inputs of Megatron's modules."""
+_OUTPUTS: Mapping[str, Names] = {
+    "embedding": (_ROWS, ["embed_tokens:out"]),
+    "input_layernorm": (
+        _ROWS,
+        ["input_layernorm:out", "self_attn:in", *(f"self_attn.{each}_proj:in" for each in "qkv")],
+    ),
+    "self_attention.linear_qkv": (_FEATURES, [f"self_attn.{each}_proj:out" for each in "qkv"]),
+    "self_attention.q_layernorm": (_FEATURES, ["self_attn.q_norm:out"]),
+    "self_attention.k_layernorm": (_FEATURES, ["self_attn.k_norm:out"]),
+    "self_attention.core_attention": (_FEATURES, [f"self_attn.{ATTENTION}"]),
+    "self_attention.linear_proj": (_ROWS, ["self_attn.o_proj:out"]),
+    "self_attention": (_ROWS, ["self_attn:out"]),
+    "pre_mlp_layernorm": (
+        _ROWS,
+        ["post_attention_layernorm:out", "mlp:in", *(f"mlp.{each}:in" for each in ("gate_proj", "up_proj", "gate"))],
+    ),
+    "mlp.router.gating": (_ROWS, ["mlp.gate:out"]),
+    "mlp.linear_fc1": (_FEATURES, ["mlp.gate_proj:out", "mlp.up_proj:out"]),
+    "mlp.linear_fc2": (_ROWS, ["mlp.down_proj:out"]),
+    "mlp": (_ROWS, ["mlp:out"]),
+    "final_layernorm": (_ROWS, ["norm:out"]),
+    "output_layer": (_FEATURES, [f"{HEAD}:out"]),
+}
+"""The outputs of modules or methods. An output with several names is all of them, or `_sections` takes it apart."""
+_METHODS = {
+    "self_attention.linear_qkv": ("_rmsnorm", "input_layernorm"),
+    "mlp.linear_fc1": ("_rmsnorm", "pre_mlp_layernorm"),
+    "mlp.router": ("gating", "mlp.router.gating"),
+}
+"""Methods whose result is no module's output: MindSpeed's projections contain the norm before them."""
+_PATH = re.compile(r"(?:decoder\.)?(?:layers\.(\d+)\.)?(.*)")
+
+
+def padded(lengths: Mapping[int, int], size: int, packed: bool) -> list[Place | None]:
+    """Return the places of the rows that the engine computes for numbered sequences.
+
+    Each sequence is padded to a multiple of the tensor-parallel size, or without packing to the longest one, and then
+    the first tokens of all sequences come first.
+    """
+    sizes = {row: -(-length // size) * size for row, length in lengths.items()}
+    places = [(row, at) for row, rows in sizes.items() for at in range(rows)]
+    if not packed:
+        places = [(row, at) for at in range(max(sizes.values())) for row in lengths]
+    return [(row, at) if at < lengths[row] else None for row, at in places]
+
+
+@contextmanager
+def recorded(engine: Any, recorder: Recorder, places: Sequence[Place | None]) -> Iterator[None]:
+    """Record what the engine computes for these places. The first rank of a tensor-parallel group gets all values."""
+    from megatron.core import parallel_state  # type: ignore[import-not-found]
+    from verl.utils.megatron_utils import unwrap_model
+
+    group, config = parallel_state.get_tensor_model_parallel_group(), engine.tf_config
+    size, sections = dist.get_world_size(group), _sections(engine, dist.get_world_size(group))
+
+    def whole(value: torch.Tensor, dimension: int) -> torch.Tensor:
+        if size == 1 or (dimension == _ROWS and not config.sequence_parallel):
+            return value.reshape(len(places), -1)
+        value = value.reshape(len(places) // (size if dimension == _ROWS else 1), -1).contiguous()
+        parts = [torch.empty_like(value) for _ in range(size)]
+        dist.all_gather(parts, value, group)
+        return torch.cat(parts, dim=dimension)
+
+    def add(prefix: str, names: Iterable[str], values: Iterable[torch.Tensor]) -> None:
+        for name, value in zip(names, values, strict=False):
+            if dist.get_rank(group) == 0:
+                recorder.add(prefix + name, value)
+
+    def watch(prefix: str, key: str, module: Any) -> None:
+        def before(module: object, args: tuple[Any, ...]) -> None:
+            dimension, names = _INPUTS[key]
+            add(prefix, names, (whole(each, dimension) for each in args[: len(names)]))
+
+        def after(key: str, made: Any) -> Any:
+            dimension, names = _OUTPUTS[key]
+            value = whole(made[0] if isinstance(made, tuple) else made, dimension)
+            add(prefix, names, sections[key](value) if key in sections else [value] * len(names))
+            return made
+
+        if key in _INPUTS:
+            stack.callback(module.register_forward_pre_hook(before).remove)
+        if key in _OUTPUTS and type(module).__name__ != "IdentityOp":
+            stack.callback(module.register_forward_hook(lambda own, args, made: after(key, made)).remove)
+        method, named = _METHODS.get(key, ("", ""))
+        original = getattr(module, method, None)
+        if original is not None:
+            setattr(module, method, lambda *args: after(named, original(*args)))
+            stack.callback(delattr, module, method)
+
+    recorder.begin(places)
+    with ExitStack() as stack:
+        for model in unwrap_model(engine.module):
+            for path, module in model.named_modules():
+                number, key = _PATH.fullmatch(path).groups()  # type: ignore[union-attr]
+                layer = "" if number is None else f"layers.{model.decoder.layers[int(number)].layer_number - 1}."
+                watch(layer, key, module)
+        yield
+
+
+def _sections(engine: Any, size: int) -> Mapping[str, Callable[[torch.Tensor], Iterable[torch.Tensor]]]:
+    """Return functions that take the outputs of fused projections apart."""
+    config, vocabulary = engine.tf_config, engine.model_config.hf_config.vocab_size
+    # A group of queries is followed by its key and its value.
+    heads = config.num_attention_heads // config.num_query_groups
+    queries = (config.num_query_groups, heads + 2, config.kv_channels)
+    return {
+        "self_attention.linear_qkv": lambda whole: (
+            each.flatten(1) for each in whole.unflatten(-1, queries).split((heads, 1, 1), dim=2)
+        ),
+        "mlp.linear_fc1": lambda whole: (each.flatten(1) for each in whole.unflatten(-1, (size, 2, -1)).unbind(2)),
+        "output_layer": lambda whole: (whole[:, :vocabulary],),
+    }
