@@ -153,6 +153,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     chunks, cache = (
         _is_on(settings, f"{ROLLOUT}.{name}") for name in ("enable_chunked_prefill", "enable_prefix_caching")
     )
+    pictures = "vision_config" in config
     # A chunk is no smaller than a block of the cache, and linear attention has large blocks.
     divided = chunks and "linear_attention" not in config.get("text_config", config).get("layer_types", ())
     exchanged: dict[str, Mapping[str, object]] = {
@@ -173,7 +174,9 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         **({"logprobs_mode": mode} if mode else {}),
         **kwargs,
         "enforce_eager": True,
-        "skip_tokenizer_init": True,
+        # A model with pictures has a processor, which needs the tokenizer also for text.
+        "skip_tokenizer_init": not pictures,
+        **({"limit_mm_per_prompt": {"image": 0, "video": 0}} if pictures else {}),
         "max_model_len": _LONGEST,
         "max_num_batched_tokens": _CHUNK if divided else _WHOLE,
         "max_num_seqs": len(_LENGTHS),
