@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import modeling_utils
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.layers.causes import Reason
 from verl_npu_workbench.layers.comparing import Comparison, Side, compare, numbers
@@ -71,6 +72,18 @@ def test_an_engine_with_a_cache_is_as_expected(kind: str) -> None:
     assert len(made.sides[Side.ENGINE].operators) == len(made.sides[Side.TRAINER].operators)
     assert made.numbers is not None
     assert abs(made.numbers.k1) < 1e-6
+
+
+def test_values_that_are_padded_for_flash_attention_are_as_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers pads the values of latent attention to the size of keys, and cuts the outputs."""
+    functions = modeling_utils.ALL_ATTENTION_FUNCTIONS
+    monkeypatch.setitem(functions, "flash_attention_2", functions["sdpa"])
+    model = make("deepseek_v3")
+    other = copy.deepcopy(model)
+    other.config._attn_implementation = "flash_attention_2"
+    made = compare(model, record(other, BATCH), answer(model))
+    assert made.first is None
+    assert len(made.sides[Side.TRAINER].operators) == len(made.sides[Side.ENGINE].operators)
 
 
 def test_a_stale_weight_of_linear_attention_is_found() -> None:

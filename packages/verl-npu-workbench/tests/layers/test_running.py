@@ -27,12 +27,15 @@ class Programs:
         self.results = list(results)
         self.broken = broken
         self.engines: list[tuple[str, dict[str, Any]]] = []
+        self.prompts: list[list[int]] = []
 
     def __call__(self, folder: Path, variables: object, module: str, *words: str) -> None:
         if module.endswith("vllm"):
             if folder.name == self.broken:
                 raise RolloutError(subject="the engine", expected="a recording", found="nothing", fix="none")
-            self.engines.append((folder.name, json.loads((folder / "ask.json").read_text())["engine"]))
+            asked = json.loads((folder / "ask.json").read_text())
+            self.prompts = asked["prompts"]
+            self.engines.append((folder.name, asked["engine"]))
         elif words == ("compare",):
             (folder / "comparison.json").write_text(json.dumps(self.results.pop(0)))
 
@@ -51,6 +54,17 @@ def compared(path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, **
     return compare_layers(Settings(values), path)
 
 
+def test_prompts_have_no_token_of_a_picture_and_share_a_prefix(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_type": "qwen2_5_vl", "text_config": {"vocab_size": 14}, "image_token_id": 6, "eos_token_id": [7]}
+    (path / "config.json").write_text(json.dumps(config))
+    programs = Programs([GOOD])
+    compared(path, programs, monkeypatch)
+    assert {token for prompt in programs.prompts for token in prompt} == {5, 7, 8}
+    *_, one, other = programs.prompts
+    assert one[:130] == other[:130]
+    assert one[130:140] != other[130:140]
+
+
 def test_an_error_without_a_cause_is_looked_for_with_other_settings(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +74,7 @@ def test_an_error_without_a_cause_is_looked_for_with_other_settings(
     assert names[1:] == ["graphs", "chunked prefill", "prefix cache"]
     first, graphs, whole, uncached = (engine for _, engine in programs.engines)
     assert (first["enforce_eager"], graphs["enforce_eager"]) == (True, False)
-    assert (first["max_num_batched_tokens"], whole["max_num_batched_tokens"]) == (64, 1024)
+    assert (first["max_num_batched_tokens"], whole["max_num_batched_tokens"]) == (64, 2048)
     assert (first["enable_prefix_caching"], uncached["enable_prefix_caching"]) == (True, False)
     assert uncached["max_num_batched_tokens"] == 64
 
@@ -80,7 +94,17 @@ def test_settings_that_the_script_switches_off_are_not_tried(path: Path, monkeyp
         path, programs, monkeypatch, enforce_eager=True, enable_prefix_caching=False, enable_chunked_prefill=False
     )
     ((_, engine),) = programs.engines
-    assert engine["max_num_batched_tokens"] == 1024
+    assert engine["max_num_batched_tokens"] == 2048
+
+
+def test_a_model_with_linear_attention_has_no_chunks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_type": "qwen3_5", "text_config": {"vocab_size": 50, "layer_types": ["linear_attention"]}}
+    (path / "config.json").write_text(json.dumps(config))
+    programs = Programs([BAD, BAD])
+    compared(path, programs, monkeypatch, enforce_eager=True)
+    first, uncached = (engine for _, engine in programs.engines)
+    assert (first["enable_chunked_prefill"], first["max_num_batched_tokens"]) == (True, 2048)
+    assert not uncached["enable_prefix_caching"]
 
 
 def test_the_engine_has_the_settings_of_the_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

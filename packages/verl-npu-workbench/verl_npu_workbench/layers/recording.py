@@ -232,11 +232,12 @@ def _attention(model: Any, prefix: str, recorder: Recorder) -> Iterator[None]:
             made = function(module, query, key, value, *args, **named)
             name = names.get(id(module))
             if name is not None:
-                rows = query.shape[2]
-                for kind, each in zip((QUERY, KEY, VALUE), (query, key, value), strict=True):
+                # For flash attention, transformers pads values to the size of keys.
+                rows, size = query.shape[2], getattr(module, "v_head_dim", value.shape[-1])
+                for kind, each in zip((QUERY, KEY, VALUE), (query, key, value[..., :size]), strict=True):
                     # With a cache, earlier keys come first.
                     recorder.add(f"{name}.{kind}", each[:, :, -rows:].transpose(1, 2))
-                recorder.add(f"{name}.{ATTENTION}", made[0])
+                recorder.add(f"{name}.{ATTENTION}", made[0][..., :size])
             return made
 
         return attend

@@ -29,7 +29,7 @@ _LENGTHS, _SHARED, _NEW, _LONGEST = (7, 20, 150, 140), 130, 12, 256
 """The lengths of the prompts, the number of tokens that the last two share, which is more than a block of the cache,
 the length of the answers, and the engine's limit."""
 _GIB = 1 << 30
-_CHUNK, _WHOLE = 64, 1024
+_CHUNK, _WHOLE = 64, 2048
 """The tokens that the engine computes at once with and without chunked prefill."""
 IN_JOBS = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
 SUPPORTED = (*IN_JOBS, "qwen2_5_vl", "qwen3_5")
@@ -130,7 +130,7 @@ def _check_memory(path: Path) -> None:
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     config = json.loads((path / "config.json").read_text())
     vocabulary = config.get("vocab_size") or config["text_config"]["vocab_size"]
-    numbers, special = random.Random(0), {value for key, value in config.items() if key.endswith("_token_id")}
+    numbers, special = random.Random(0), [value for key, value in config.items() if key.endswith("_token_id")]
     tokens = [each for each in range(5, vocabulary - 5) if each not in special]
     sampling = {
         "temperature": settings.number(f"{ROLLOUT}.temperature", 1.0),
@@ -153,8 +153,11 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     chunks, cache = (
         _is_on(settings, f"{ROLLOUT}.{name}") for name in ("enable_chunked_prefill", "enable_prefix_caching")
     )
+    pictures = "vision_config" in config
+    # A chunk is no smaller than a block of the cache, and linear attention has large blocks.
+    divided = chunks and "linear_attention" not in config.get("text_config", config).get("layer_types", ())
     exchanged: dict[str, Mapping[str, object]] = {
-        CHUNKS: {"max_num_batched_tokens": _WHOLE} if chunks else {},
+        CHUNKS: {"max_num_batched_tokens": _WHOLE} if divided else {},
         PREFIX: {"enable_prefix_caching": False} if cache else {},
         GRAPHS: {}
         if settings.truth(f"{ROLLOUT}.enforce_eager")
@@ -171,9 +174,11 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         **({"logprobs_mode": mode} if mode else {}),
         **kwargs,
         "enforce_eager": True,
-        "skip_tokenizer_init": True,
+        # A model with pictures has a processor, which needs the tokenizer also for text.
+        "skip_tokenizer_init": not pictures,
+        **({"limit_mm_per_prompt": {"image": 0, "video": 0}} if pictures else {}),
         "max_model_len": _LONGEST,
-        "max_num_batched_tokens": _CHUNK if chunks else _WHOLE,
+        "max_num_batched_tokens": _CHUNK if divided else _WHOLE,
         "max_num_seqs": len(_LENGTHS),
     }
     prompts = [numbers.choices(tokens, k=length) for length in _LENGTHS]
@@ -268,7 +273,8 @@ def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -
         check=False,
     )
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        # pydantic ends its errors with an address.
+        lines = [line for line in done.stderr.splitlines() if line.strip() and "For further information" not in line]
         raise RolloutError(
             subject=_("the program {module}").format(module=module),
             expected=_("a recording of the layers"),

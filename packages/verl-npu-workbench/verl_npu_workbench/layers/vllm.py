@@ -85,7 +85,8 @@ class _Watched(Substitute):
 
     def __init__(self, model: Any, recorder: Recorder, rows: Callable[[], tuple[list[Place | None], ...]]) -> None:
         super().__init__(model)
-        self._recorder, self._rows, self.made = recorder, rows, None
+        self._recorder, self._rows = recorder, rows
+        self.made: object = None
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         self._recorder.begin(*self._rows())
