@@ -217,5 +217,5 @@ def test_a_file_of_something_else_may_stay(status: Run, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"verdict": "trained"}')
     code, output = status(str(tmp_path))
     assert code == 2
-    assert "in a rehearsal, its subfolder `manifests`" in output
+    assert "for a rehearsal, the subfolder `manifests` of its output" in output
     assert "delete" not in output

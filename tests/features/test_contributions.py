@@ -92,7 +92,8 @@ def test_nothing_is_wrong_with_our_own() -> None:
         ),
         "a name of ours": (
             contribution(feature("device")),
-            "feature device of them: verl-npu also has a feature with this name, so verl-npu leaves out the feature of them",
+            "feature device of them: verl-npu also has a feature with this name, so verl-npu leaves out the "
+            "feature of them",
         ),
     }.values(),
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,

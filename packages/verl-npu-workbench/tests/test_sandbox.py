@@ -190,7 +190,10 @@ def test_memory_that_many_processes_map_is_counted_once(tmp_path: Path, monkeypa
 WRITTEN = {
     "a large file": ("head -c 90M /dev/zero > x; sleep 9", "wrote more than 32 MiB"),
     "many files": ("for i in $(seq 900); do head -c 99K /dev/zero > $i; done; sleep 9", "wrote more than 32 MiB"),
-    "deep folders": ("for i in $(seq 200); do mkdir d; cd d; done; sleep 9", "folders with more than 64 levels"),
+    "deep folders": (
+        "for i in $(seq 200); do mkdir d; cd d; done; sleep 9",
+        "nested folders more than 64 levels deep",
+    ),
 }
 
 

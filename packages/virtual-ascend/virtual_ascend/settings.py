@@ -64,7 +64,7 @@ def _devices(environ: Mapping[str, str] | None) -> int:
         raise SettingError(
             subject=name,
             expected="a number of virtual NPUs, because this torch_npu belongs to the virtual Ascend",
-            found="the variable is not set to a number of NPUs",
+            found="no number of NPUs",
             fix=f"set {name}=2",
         )
     return devices

@@ -9,18 +9,20 @@ from harness import pins
 from harness.jobs import grpo
 from harness.jobs.base import Plan
 
-_BATCH = 2
-_SMALL = (
-    *("data.train_batch_size", "actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.ppo_mini_batch_size"),
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-    *(f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu" for part in ("ref", "rollout")),
-)
+_PROMPTS, _ANSWERS = 2, 4
 
 
 def arguments(plan: Plan) -> list[str]:
     """Return the module and the Hydra overrides of GRPO with small batches. The last value of an override wins."""
-    # The engine uses the kernels for each token.
-    return [*grpo.arguments(plan), *(f"{key}={_BATCH}" for key in _SMALL), "data.max_response_length=4"]
+    small = {
+        "data.train_batch_size": _PROMPTS,
+        "actor_rollout_ref.rollout.n": _ANSWERS,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": _PROMPTS,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": _ANSWERS,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": _ANSWERS,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": _ANSWERS,
+    }
+    return [*grpo.arguments(plan), *(f"{key}={value}" for key, value in small.items())]
 
 
 KERNELS = replace(

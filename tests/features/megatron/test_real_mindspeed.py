@@ -146,7 +146,7 @@ def test_a_bad_combination_is_refused_and_nothing_has_changed(answers, name: str
 def test_where_mindspeed_raises_everything_is_put_back(answers, name: str) -> None:
     answer = answers(name)
     assert (answer["error"], answer["changes"]) == ("ApplyError", []), answer
-    assert "verl-npu has undone the changes" in answer["text"]
+    assert "verl-npu has undone all changes" in answer["text"]
 
 
 def test_a_second_worker_that_asks_for_the_same_changes_nothing(answers) -> None:

@@ -96,7 +96,9 @@ def test_a_patch_that_is_missing_is_missed_in_its_owners_features_only(plugin, p
     registry = start(plugin, replace(theirs, features=[empty]))
     assert run(package) == (("ours", 2), 3)
     (line,) = plugin.reported
-    assert line.startswith("theirs: some files are probably missing or cut short: these patches are in the locks")
+    assert line.startswith(
+        "theirs: some files of the package are probably missing or cut short, because these patches are in the locks"
+    )
     assert "but not in the code: algebra.triple; " in line
     assert registry.states()["math"] is State.APPLIED
 

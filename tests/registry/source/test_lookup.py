@@ -195,3 +195,16 @@ def test_modules_that_import_each_other_end(site: Path) -> None:
 def test_a_condition_that_can_be_decided_is(site: Path, holds: bool | None, missing: list[str]) -> None:
     source = "if old():\n    import theirs.gone\nelse:\n    import theirs.lost"
     assert [found for _, _, found in unmet(site, source, lambda test: holds)] == missing
+
+
+def test_a_module_is_found_beside_a_folder_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "pkg" / "config" / "loss").mkdir(parents=True)
+    (tmp_path / "pkg" / "config" / "loss" / "loss.yaml").touch()
+    for name in ("__init__.py", "config/__init__.py", "config/loss.py"):
+        (tmp_path / "pkg" / name).touch()
+    tree = SourceTree.at(tmp_path, ("pkg",))
+    assert list(tree.modules_below("pkg")) == ["pkg", "pkg.config", "pkg.config.loss"]
+    (tmp_path / "pkg" / "config" / "loss" / "__init__.py").touch()
+    (tmp_path / "pkg" / "config" / "loss" / "kl.py").touch()
+    tree = SourceTree.at(tmp_path, ("pkg",))
+    assert list(tree.modules_below("pkg.config")) == ["pkg.config", "pkg.config.loss", "pkg.config.loss.kl"]

@@ -12,8 +12,8 @@ from .conftest import Run
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths replaces --prompt-length,"),
-        (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths replaces --prompt-length,"),
+        (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths cannot be combined with --prompt-length,"),
+        (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths cannot be combined with --prompt-length,"),
         (("--spread", "0.5"), "--spread needs the mean length of the responses: give the mean with --response-length"),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_model_without_a_configuration_is_one_error(
     config.unlink()
     if text is not None:
         config.write_text(text)
-    with pytest.raises(SourceError, match=r"config\.json: expected the merged model's configuration") as raised:
+    with pytest.raises(SourceError, match=r"config\.json: expected the configuration of the merged model") as raised:
         compare(model, save_fsdp(tmp_path / "actor", tensors))
     assert found in str(raised.value)
     assert "merge again" in str(raised.value)

@@ -39,7 +39,11 @@ REFUSED = {
         {"model.strategy": "megatron"},
         r"model\.strategy: expected fsdp or fsdp2, .*; found megatron",
     ),
-    "NPUs that nobody tells": ({"ranks": 0}, {}, "expected a start with torchrun, whose --nproc_per_node and"),
+    "NPUs that nobody tells": (
+        {"ranks": 0},
+        {},
+        "expected a script that starts the trainer with torchrun, so that --nproc_per_node and",
+    ),
     "NPUs that torchrun would count": (
         {"counted": False},
         {},
@@ -161,7 +165,7 @@ def test_a_sequence_longer_than_the_budget_is_cut_and_that_is_said(divide: Divid
 
 def test_micro_batches_that_do_not_make_a_step_are_one_line(divide: Divide) -> None:
     with pytest.raises(
-        PlanError, match=r"data\.train_batch_size=128: expected a multiple of 24: 8 data-parallel ranks x data"
+        PlanError, match=r"data\.train_batch_size=128: expected a multiple of 24 \(8 data-parallel ranks x data"
     ):
         divide(**{"data.micro_batch_size_per_gpu": 3})
 

@@ -117,7 +117,7 @@ def test_a_script_that_is_not_there_is_one_error_before_anything_runs(tmp_path: 
 def test_arguments_without_a_script_are_one_error_before_anything_runs(tmp_path: Path) -> None:
     ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof"), "trainer.nnodes=1"])
     assert ended.exit_code == 2
-    assert "trainer.nnodes=1: arguments are for the script of --recipe" in ended.output
+    assert "trainer.nnodes=1: arguments are passed only to the script that --recipe names" in ended.output
     assert "or choose a stage with --stage STAGE" in ended.output
     assert "or choose a stage with --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
     assert not (tmp_path / "proof").exists()
@@ -130,6 +130,6 @@ def test_where_there_can_be_no_npu_that_is_said_once_and_no_stage_is_made(
     monkeypatch.setitem(sys.modules, "torch_npu", None)
     ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof")])
     assert (ended.exit_code, len(ended.output.splitlines())) == (2, 1)
-    assert ended.output.startswith("verl-npu: torch_npu: NPUs need this package")
+    assert ended.output.startswith("verl-npu: torch_npu: the package torch_npu, which NPUs need")
     assert "or set VIRTUAL_ASCEND=2" in ended.output
     assert not (tmp_path / "proof").exists()

@@ -187,7 +187,7 @@ def test_mindspeeds_recurrence_is_computed_by_its_own_function_in_plain_torch() 
     (normed, _, values), options = given[0]
     assert torch.equal(normed, l2norm(q))
     assert (values is v, options["g"] is decay, options["chunk_size"]) == (True, True, 64)
-    with pytest.raises(NotImplementedError, match="supports neither another scale"):
+    with pytest.raises(NotImplementedError, match="supports only the default scale"):
         rule.chunk_gated_delta_rule(q, k, v, decay, decay, scale=1.0)
     with pytest.raises(ValueError, match="does not support float32"):
         rule.chunk_gated_delta_rule(q.float(), k, v, decay, decay)

@@ -310,8 +310,8 @@ class _Reading:
         ]
         # What is stored in an attribute is bound below.
         read = {id(each.value) for each in inside if isinstance(each, ast.Attribute)} | {id(of) for of, *_ in set_ones}
-        for of, name, _value in set_ones:
-            self._bind(ast.Attribute(of, getattr(name, "value", "")), UNKNOWN, names)
+        for of, attribute, _value in set_ones:
+            self._bind(ast.Attribute(of, getattr(attribute, "value", "")), UNKNOWN, names)
         for each in inside:
             match each:
                 case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):

@@ -12,7 +12,7 @@ from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree
 
 from . import validated
-from .keys import ACTOR, BATCH, CRITIC, ESTIMATOR, MODEL, has_critic, is_megatron, is_separate, rollout_npus
+from .keys import ACTOR, BATCH, CRITIC, ESTIMATOR, MODEL, ROLLOUT, has_critic, is_megatron, is_separate, rollout_npus
 from .layout import parallelism_of
 from .modes import mode_findings
 from .script import Script, rule
@@ -88,6 +88,10 @@ def _choices(script: Script) -> _Refusals:
         return
     for each in validated.name_refusals(script.settings, trained_roles(script), script.sources):
         named = script.settings.text(each.key).encode()
+        if each.key == validated.BACKEND and script.settings.text(
+            f"{ROLLOUT}.checkpoint_engine.custom_backend_module"
+        ):
+            continue
         if not any(re.search(rb"[\"']%s[\"']" % re.escape(named), text) for text in own):
             yield error, each
 

@@ -43,6 +43,7 @@ _CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
 _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
 _ENGINE_WORKER = Target("verl.workers.engine_workers", "ActorRolloutRefWorker")
+BACKEND = f"{ROLLOUT}.checkpoint_engine.backend"
 _LEGACY = "trainer.use_legacy_worker_impl"
 _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "float | None")
 
@@ -124,8 +125,7 @@ def _look_ups(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, T
         method = Target(_WORKERS.module, f"{_WORKERS.qualname}.{add}")
         yield f"{role}.strategy", method, [instance(_WORKERS, {}), section(settings)]
     yield by_name("trainer.logger", _TRACKING, UNKNOWN, UNKNOWN)
-    if not settings.text(f"{ROLLOUT}.checkpoint_engine.custom_backend_module"):
-        yield by_name(f"{ROLLOUT}.checkpoint_engine.backend", _ENGINES)
+    yield by_name(BACKEND, _ENGINES)
     if settings.text(f"{ROLLOUT}.agent.default_agent_loop") == "tool_agent":
         yield f"{ROLLOUT}.multi_turn.format", _PARSERS, [settings.get(f"{ROLLOUT}.multi_turn.format"), UNKNOWN]
     yield ENGINE, _ROLLOUTS, [settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"]

@@ -66,7 +66,7 @@ def test_latents_are_keys_and_their_front_is_the_values() -> None:
     atb._npu_paged_attention_mla(query, key_cache, *arguments, 6, out)
     for n in range(3):
         torch.testing.assert_close(out[n : n + 1], expected(query[n : n + 1], keys[n], keys[n][..., :6]))
-    with pytest.raises(RuntimeError, match="mla_vheadsize=9 is out of range for keys of 8"):
+    with pytest.raises(RuntimeError, match="mla_vheadsize=9 is out of range for keys of the size 8"):
         atb._npu_paged_attention_mla(query, key_cache, *arguments, 9, out)
 
 
@@ -233,12 +233,12 @@ def attention(**changed: Any) -> Callable[[], None]:
     [
         (attention(context_lens=torch.tensor(LENGTHS)), "context_lens must be int32, but is torch.int64"),
         (attention(block_table=torch.zeros(3, 2).long()), "block_table must be int32"),
-        (attention(block_table=torch.zeros(3, 1).int()), r"sequence 2 of 20 tokens needs 2 blocks of 16"),
-        (attention(context_lens=ints(1, 1, 1, 1)), "4 lengths for 3 tokens"),
+        (attention(block_table=torch.zeros(3, 1).int()), r"sequence 2 has 20 tokens and needs 2 blocks of 16"),
+        (attention(context_lens=ints(1, 1, 1, 1)), "4 lengths, but query has only 3 tokens"),
         (attention(out=torch.empty(3, HEADS, SIZE).half()), "query is torch.float32, but out is torch.float16"),
         (attention(query=torch.ones(3, HEADS, SIZE).double()), "query must be float16 or bfloat16"),
         (attention(num_heads=3), r"expected query and out \[tokens,3,size\]"),
-        (attention(num_kv_heads=4), "4 heads of keys"),
+        (attention(num_kv_heads=4), "keys with 4 heads"),
     ],
 )
 def test_what_does_not_fit_is_refused(call: Callable[[], None], message: str) -> None:
@@ -268,7 +268,7 @@ def test_only_the_causal_template_is_taken_for_cached_sequences() -> None:
     key_cache, value_cache, table, _, _ = caches()
     query = draw(3, HEADS, SIZE)
     lengths = (ints(1, 1, 1), ints(*LENGTHS), KEY_HEADS, HEADS, SCALE, torch.empty_like(query))
-    with pytest.raises(RuntimeError, match="mask must be that of causal attention"):
+    with pytest.raises(RuntimeError, match="mask must be the mask of causal attention"):
         atb._npu_flash_attention_qlens(query, key_cache, value_cache, table, torch.zeros(128, 128), *lengths)
     with pytest.raises(RuntimeError, match="mask must be 128 x 128"):
         atb._npu_flash_attention_qlens(query, key_cache, value_cache, table, torch.zeros(64, 64), *lengths)
@@ -297,7 +297,9 @@ def test_the_most_likely_logits_are_kept() -> None:
 
 
 def test_what_a_sampler_gives_must_fit_the_logits() -> None:
-    with pytest.raises(RuntimeError, match=r"k must be \[1\] in torch.int32, but is \(1,\) in torch.int64"):
+    with pytest.raises(
+        RuntimeError, match=r"k must have the shape \[1\] in torch.int32, but is \(1,\) in torch.int64"
+    ):
         npu_top_k_top_p(torch.ones(1, 4), None, torch.tensor([1]))
     with pytest.raises(RuntimeError, match="logits must be"):
         npu_top_k_top_p(torch.ones(4))

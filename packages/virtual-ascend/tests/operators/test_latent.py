@@ -142,8 +142,8 @@ def test_the_rotated_parts_are_further_columns_of_query_and_key() -> None:
     [
         ({"seqlen": torch.tensor([7])}, "seqlen must be int32 on the host"),
         ({"mask_type": "triu"}, "mask_type must be one of no_mask, mask_type_triu"),
-        ({"calc_type": "calc_type_default"}, "adds to pre_out and prev_lse, but got none"),
-        ({"head_num": 2}, "expected 2 heads of queries"),
+        ({"calc_type": "calc_type_default"}, "pre_out and prev_lse must be given"),
+        ({"head_num": 2}, "expected queries with 2 heads"),
     ],
 )
 def test_what_a_ring_does_not_take_is_refused(changed: dict[str, Any], message: str) -> None:
@@ -156,7 +156,7 @@ def test_what_a_ring_does_not_take_is_refused(changed: dict[str, Any], message: 
     [
         (NotImplementedError, {"cache_mode": "PA_NZ"}, "cache_mode PA_NZ"),
         (RuntimeError, {"index": ints(0)}, "index must be int64"),
-        (RuntimeError, {"kv": torch.ones(1, 1, 1, 64)}, "kv must be"),
+        (RuntimeError, {"kv": torch.ones(1, 1, 1, 64)}, "kv must have the shape"),
         (RuntimeError, {"k_cache": torch.zeros(1, 2, 1, ROPE).half()}, "k_cache must be"),
     ],
 )
@@ -178,5 +178,5 @@ def test_what_the_caches_do_not_take_is_refused(error: type[Exception], changed:
 
 def test_only_rotations_of_64_columns_are_taken() -> None:
     cos, sin, _ = angles(1)
-    with pytest.raises(RuntimeError, match=r"x must be \[B,N,S,64\]"):
+    with pytest.raises(RuntimeError, match=r"x must have the shape \[B,N,S,64\]"):
         ops.npu_interleave_rope(draw(1, 1, 1, 32), cos, sin)

@@ -58,8 +58,8 @@ def test_scores_are_undefined_unless_they_are_asked_for() -> None:
         ({"renorm": 2}, "renorm=2 is out of range"),
         ({"k": 9}, "k=9 is out of range for 8 experts"),
         ({"norm_type": 2}, "norm_type=2 is out of range"),
-        ({"bias_opt": torch.zeros(8, dtype=torch.float16)}, "bias must be"),
-        ({"x": scores(dtype=torch.float64)}, "float16, float32 or bfloat16"),
+        ({"bias_opt": torch.zeros(8, dtype=torch.float16)}, "bias must have the shape"),
+        ({"x": scores(dtype=torch.float64)}, "float16, float32, or bfloat16"),
     ],
 )
 def test_what_the_gate_refuses(changes: dict[str, Any], words: str) -> None:

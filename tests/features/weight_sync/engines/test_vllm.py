@@ -246,7 +246,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 @pytest.mark.usefixtures("used")
 def test_a_lost_switch_is_an_error() -> None:
-    with pytest.raises(WeightSyncError, match="runs with False, the setting of another engine"):
+    with pytest.raises(WeightSyncError, match="running with False, which another engine"):
         refuse_lost_rl_mode(runner(GIVEN))
 
 

@@ -108,7 +108,7 @@ def test_a_rollout_that_hears_nothing_is_named_on_all_ranks(monkeypatch: pytest.
             socket.connect(f"tcp://127.0.0.1:{port}")
             socket.setsockopt_string(zmq.SUBSCRIBE, "bucket")
 
-    assert all("rank 2 heard nothing from rank 0" in error for error in together(join, zmq))
+    assert all("rank 2 received no message from rank 0" in error for error in together(join, zmq))
 
 
 def test_a_trainer_that_announces_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

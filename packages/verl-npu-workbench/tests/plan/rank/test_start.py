@@ -46,6 +46,9 @@ def launch_without_triton():
 
 def import_what_the_revision_lacks():
     import verl.no_such_module
+
+def make(instantiate):
+    instantiate()
 """
 
 
@@ -87,6 +90,22 @@ def test_what_upstream_raises_is_the_verdict_with_its_line(started: Callable[...
 
 def test_the_line_is_upstreams_where_something_else_raises(started: Callable[..., Started], upstream: Any) -> None:
     assert started(upstream.run).where.endswith("verl/made_up.py:6")
+
+
+class _OfHydra(Exception):
+    __module__ = "hydra.errors"
+
+
+def test_the_line_is_upstreams_where_hydra_makes_an_object(started: Callable[..., Started], upstream: Any) -> None:
+    def instantiate() -> None:
+        try:
+            raise TypeError("an unexpected keyword argument")
+        except TypeError as error:
+            raise _OfHydra from error
+
+    told = started(lambda: upstream.make(instantiate))
+    assert (told.error, told.code) == ("TypeError: an unexpected keyword argument", "instantiate()")
+    assert told.where.endswith("verl/made_up.py:30")
 
 
 def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) -> None:

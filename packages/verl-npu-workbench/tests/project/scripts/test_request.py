@@ -118,7 +118,7 @@ def test_real_npus_are_used_where_there_are_enough(monkeypatch: pytest.MonkeyPat
     with pytest.raises(BadInput, match="--npus 8 or fewer"):
         machine.look(9)
     monkeypatch.setenv("VIRTUAL_ASCEND", "2")
-    with pytest.raises(BadInput, match="Unset it"):
+    with pytest.raises(BadInput, match="Unset the variable"):
         machine.look(2)
 
 
@@ -196,7 +196,7 @@ def test_a_checkout_of_another_commit_is_refused(tmp_path: Path, monkeypatch: py
     for words in (["init", "-q"], ["add", "."], [*_AUTHOR, "commit", "-qm", "one"]):
         subprocess.run(["git", "-C", str(source), *words], check=True)
     monkeypatch.setenv(pins.SOURCE, str(source))
-    with pytest.raises(BadInput, match=r"found .*source at [0-9a-f]{10}. Check out 1de16ead8e"):
+    with pytest.raises(BadInput, match=r"found .*source, which is at [0-9a-f]{10}. Check out 1de16ead8e"):
         pins.engine_source(engine)
 
 

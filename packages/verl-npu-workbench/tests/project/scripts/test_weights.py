@@ -59,5 +59,5 @@ def test_a_base_that_moved_beside_an_adapter_is_a_failure(tmp_path: Path) -> Non
 
 
 def test_other_tensors_are_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="other tensors"):
+    with pytest.raises(RunFailed, match="different tensors"):
         compare(saved(tmp_path / "a", BASE), saved(tmp_path / "b", {"other": torch.ones(1)}))
