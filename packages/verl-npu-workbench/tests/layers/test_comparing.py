@@ -161,7 +161,9 @@ def test_the_report_begins_with_the_operator_and_its_cause() -> None:
 
 
 def test_a_model_of_another_type_is_refused(tmp_path: Path) -> None:
-    settings = Settings({"actor_rollout_ref.model.path": "Qwen/Qwen2.5-VL-7B-Instruct"})
+    (tmp_path / "config.json").write_text('{"model_type": "gemma"}')
+    (tmp_path / "model.safetensors").touch()
+    settings = Settings({"actor_rollout_ref.model.path": str(tmp_path)})
     with pytest.raises(RolloutError, match="expected one of qwen2, qwen3, qwen3_moe, deepseek_v3"):
         compare_layers(settings, tmp_path)
 
