@@ -112,7 +112,7 @@ class LaunchError(VerlNpuError):
 
 
 class FleetError(VerlNpuError):
-    """The processes of a job have different patches, or settings with which the job cannot run."""
+    """The processes of a job have different patches, or a setting that no job can run with."""
 
 
 # Rollouts and weight syncs.

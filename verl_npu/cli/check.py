@@ -108,8 +108,8 @@ def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bo
     code for any device. It also names the class that the engine uses for the model. With MODEL, status 1 means that a
     job with this model would fail, or that a patch for the model drifted.
 
-    Exit status: 0 if all features fit; 1 if a feature drifted, failed, or relies on one of upstream's own patches
-    that has no effect, if a declaration or a variable of verl-npu is wrong, or if torch_npu cannot be imported and
+    Exit status: 0 if all features fit; 1 if a feature drifted or failed, if a feature needs a patch of upstream's
+    own that has no effect, if a declaration or a variable of verl-npu is wrong, or if torch_npu cannot be imported and
     VERL_NPU_STRICT=1 is set; 2 if verl is not installed, if its source cannot be read, or if MODEL cannot be built.
     """
     tree = upstreams.judged_tree(source)

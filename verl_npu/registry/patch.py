@@ -300,9 +300,9 @@ class Feature:
         if other is not None and _declaration(other) != _declaration(patch):
             raise DeclarationError(
                 subject=f"patch {patch.id} of {patch.target}",
-                expected="an id and a target that no other patch has",
+                expected="an id that no other patch has, and a target that no other patch has",
                 found=f"{other.id} of {other.target}",
-                fix="merge the two patches, or rename one of them",
+                fix="merge the two patches if they have the same target; rename one if they have the same id",
             )
         if self._late is not None and other is None:
             self._late(patch)

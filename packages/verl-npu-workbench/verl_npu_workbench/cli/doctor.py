@@ -92,7 +92,7 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     "--report",
     "as_report",
     is_flag=True,
-    help="Print one text to paste into an issue, with all information about the problem.",
+    help="Print a report to paste into an issue, with all information about the problem.",
 )
 @click.option(
     "--manifests",

@@ -77,7 +77,7 @@ from .script import say_unconfined
 @click.option(
     "--pin",
     type=click.Choice([*pins()]),
-    help="Check overrides against one MindSpeed revision: the revision in the documents of this version of verl.",
+    help="A version of verl. Overrides are checked against the MindSpeed revision that its documentation names.",
 )
 @json_option()
 def lint(

@@ -82,8 +82,8 @@ _HEAD = """\
 @click.option(
     "--image",
     default="",
-    help="With docker-run or rayjob: the container image [default: the published image, or else the image that you "
-    "build yourself].",
+    help="With docker-run or rayjob: the container image [default: the published image; if there is none, the "
+    "image that the printed build command makes].",
 )
 @click.option(
     "--mount",

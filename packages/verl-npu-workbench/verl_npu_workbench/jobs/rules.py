@@ -584,7 +584,7 @@ def _task_queue(script: Script) -> Iterator[Finding]:
             _("level 2 of torch_npu's task queue beside an engine that captures graphs"),
             subject=f"{_TASK_QUEUE}={level}",
             why=_("torch_npu ends a capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture`"),
-            fix=_("export {own}=1, which changes only the engine").format(own=variable)
+            fix=_("export {own}=1, which changes the setting for the engine only").format(own=variable)
             if variable == _OWN_TASK_QUEUE
             else _("export {variable}=1, or set {key}=True").format(variable=variable, key=f"{ROLLOUT}.enforce_eager"),
         )

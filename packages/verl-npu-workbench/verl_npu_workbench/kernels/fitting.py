@@ -72,7 +72,8 @@ def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
 def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks]]:
     """Return the block sizes to try, each with its number of halvings, fewest halvings first.
 
-    Halving one side at most halves a buffer. Block sizes with too few halvings to remove the overflow are left out.
+    If one side of a block is halved, a buffer shrinks to half its size at best. Block sizes that are halved too
+    few times to remove the overflow are left out.
     """
     sides = blocks_of(arguments)
     halvings = [range(max(0, (value // _SMALLEST_SIDE).bit_length() - 1) + 1) for value in sides.values()]

@@ -56,11 +56,10 @@ _MANY = 8
 
 
 def keeps_budget(trainer: Trainer, tree: Path) -> bool:
-    """Tell whether micro batches never exceed their token budget, because of the script's verl or because of
-    VERL_NPU_TOKEN_BUDGET=1.
+    """Tell whether the script's verl, or VERL_NPU_TOKEN_BUDGET=1, keeps every micro batch within its token budget.
 
     Otherwise, verl makes as few micro batches as the number of tokens allows, and some of them exceed the budget. If
-    the tree has no verl, the installed verl decides.
+    the tree has no verl, the installed verl is examined instead.
     """
     asked = environment.TOKEN_BUDGET.read({**os.environ, **trainer.exports})
     if asked:

@@ -185,7 +185,7 @@ def _missing(text: str) -> Finding:
         Severity.OK,
         " ".join(text.split())[:300],
         subject=_("not judged"),
-        why=_("the job's start ended here, so upstream's later checks did not run"),
+        why=_("the start of the job failed at this point, so upstream's later checks did not run"),
         fix=_("run lint again on a machine that has the job's packages and files"),
     )
 

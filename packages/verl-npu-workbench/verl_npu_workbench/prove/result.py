@@ -94,9 +94,9 @@ def judged(
     Args:
         name: the stage.
         checks: the results of its checks.
-        seconds, limit: the time that it took, and its time limit.
-        ended: how the stage ended, if it did not finish.
-        left_out: why it did not finish, if the reason is unrelated to the NPUs.
+        seconds, limit: the time that the stage took, and its time limit.
+        ended: how the stage was cut short. Empty if it finished.
+        left_out: why the stage was cut short, if the reason is unrelated to the NPUs.
     """
     failed = [check for check in checks if check.verdict is Verdict.FAILED]
     not_made = [check for check in checks if check.verdict is Verdict.NOT_POSSIBLE]

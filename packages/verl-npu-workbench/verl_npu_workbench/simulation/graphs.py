@@ -31,8 +31,8 @@ def refuse_graphs(module: ModuleType) -> None:
 
 
 def note_weights(module: ModuleType) -> None:
-    """Make vllm-ascend record the addresses of its weights when it captures graphs. Later proofs of weights use
-    them."""
+    """Make vllm-ascend record the addresses of its weights when it captures graphs. Later checks of the weights
+    need these addresses."""
     runner = module.NPUModelRunner
     original = runner.capture_model
 

@@ -89,7 +89,7 @@ class Extension(Protocol):
         """Record a call in the graph. Each replay calls `again` with tensors at these addresses."""
 
     def weak_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor on the same memory that does not keep the memory alive."""
+        """Return a tensor that shares the memory but does not keep it alive."""
 
     def set_graph_reporter(self, report: Callable[[str], None], strict: bool) -> None:
         """Set the function that is called when a replay uses freed memory. `strict` tells whether such a replay is an

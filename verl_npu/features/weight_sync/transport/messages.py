@@ -88,8 +88,8 @@ class SignedStore:
             known = b"" if there == known else there
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Wait until every key has a value, and return the values. A value that no rank of the group signed is
-        returned as None."""
+        """Wait until every key has a value, and return the values. If a value does not have the signature of a rank
+        of the group, None takes its place."""
         values = self.inner.multi_get(list(keys))
         return [self._checked(key, bytes(value)) for key, value in zip(keys, values, strict=True)]
 
