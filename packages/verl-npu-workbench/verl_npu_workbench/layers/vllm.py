@@ -43,14 +43,14 @@ class LayerRecorder:
 
     def start_layers(self) -> None:
         """Record from now on."""
-        runner, recorder, numbers = self.model_runner, Recorder(), dict[str, int]()
+        runner, recorder = self.model_runner, Recorder()
         run = getattr(runner, _RUN)
         stack = ExitStack()
         stack.enter_context(recorded(_model(runner), recorder))
 
         def execute(batch: Any, *args: Any, **named: Any) -> Any:
             def rows() -> tuple[list[Place | None], ...]:
-                return _rows(runner.input_batch, batch.num_scheduled_tokens, numbers)
+                return _rows(runner.input_batch, batch.num_scheduled_tokens)
 
             watched = _Watched(runner.model, recorder, rows)
             with in_place_of(runner, watched):
@@ -94,14 +94,13 @@ class _Watched(Substitute):
         return self.made
 
 
-def _rows(
-    batch: Any, counts: Mapping[str, int], numbers: dict[str, int]
-) -> tuple[list[Place | None], list[Place | None]]:
+def _rows(batch: Any, counts: Mapping[str, int]) -> tuple[list[Place | None], list[Place | None]]:
     """Return the places of the next batch's rows, and of those that reach the head: each request's last one."""
     places: list[Place | None] = []
     heads: list[Place | None] = []
     for row, request in enumerate(batch.req_ids):
-        number = numbers.setdefault(request, len(numbers))
+        # vLLM counts requests, and may add to the number. The order in a batch is another one.
+        number = int(request.partition("-")[0])
         begin = int(batch.num_computed_tokens_cpu[row])
         places += [(number, begin + each) for each in range(counts[request])]
         heads.append(places[-1])
