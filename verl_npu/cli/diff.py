@@ -50,7 +50,8 @@ def patch_diff(patch: Patch, tree: SourceTree) -> str:
     """Return the change that `patch` makes, as a unified diff without context lines.
 
     If the patch replaces its target, the diff compares our code with the target's source in `tree`. Other patches do
-    not change that source. For these patches, the diff has only our lines, and its header says when verl-npu calls them.
+    not change that source. For these patches, the diff has only our lines, and its header says when verl-npu calls
+    them.
     """
     ours = _source(patch)
     implementation = f"{patch.implementation.__module__}:{patch.implementation.__qualname__}"

@@ -38,7 +38,7 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
     help="The number of machines that the job needs [default: all of --hosts, or 1].",
 )
 @click.option(
-    "--head", metavar="HOST", default="", help="The machine on which the job is started [default: the first of --hosts]."
+    "--head", metavar="HOST", default="", help="The machine that starts the job [default: the first of --hosts]."
 )
 @click.option(
     "--hosts", metavar="A,B,…", default="", help="The names or addresses of the machines, separated by commas."
