@@ -105,7 +105,7 @@ def test_a_gradient_that_cannot_be_had_is_refused(changes: dict[str, Any], error
         ({"input_layout": "TND"}, RuntimeError, "dimensions"),
         ({"input_softmax_layout": "TND"}, NotImplementedError, "input_softmax_layout"),
         ({"actual_seq_qlen": torch.zeros(1, dtype=torch.int32)}, RuntimeError, "int64"),
-        ({"cur_attn_out": torch.zeros(1, 1, 8)}, RuntimeError, "one shape"),
+        ({"cur_attn_out": torch.zeros(1, 1, 8)}, RuntimeError, "the same shape"),
         ({"prev_softmax_sum": torch.zeros(1, 1, 1, 8, dtype=torch.float16)}, RuntimeError, "float32"),
     ],
 )
