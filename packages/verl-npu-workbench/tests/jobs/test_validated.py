@@ -240,9 +240,40 @@ def test_a_checkpoint_engine_is_looked_up_where_verl_registers_them(
     assert found(upstream, {f"{key}.backend": "mine", f"{key}.custom_backend_module": "my.engines"}) == []
 
 
+@pytest.mark.parametrize(
+    ("module", "code"), [("verl.trainer.main_ppo", "validation"), ("recipe.dapo.main_dapo", "parallel-sizes")]
+)
+def test_a_rollout_that_does_not_divide_the_npus_is_refused_once(
+    module: str, code: str, upstream: tuple[SourceTree, dict[str, object]]
+) -> None:
+    sources, written = upstream
+    given = {**written, **GOOD, f"{ROLLOUT}.tensor_model_parallel_size": 3}
+    judged = findings(script(given, sources=sources, module=module))
+    assert [each.code for each in judged if each.refused] == [code]
+
+
 def test_a_recipe_that_does_not_validate_is_warned(upstream: tuple[SourceTree, dict[str, object]]) -> None:
     (finding,) = found(upstream, {"data.train_batch_size": 8}, module="recipe.dapo.main_dapo")
     assert (finding.code, finding.refused) == ("validation", False)
+
+
+def test_a_recipe_that_validates_is_refused(upstream: tuple[SourceTree, dict[str, object]], tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "__init__.py").touch()
+    (tmp_path / "recipe" / "main.py").write_text("validate_config(config)")
+    sources, written = upstream
+    judged = script(
+        {**written, **GOOD, f"{ACTOR}.loss_agg_mode": "mean"},
+        sources=sources.with_packages(SourceTree.at(tmp_path, ("recipe",))),
+        module="recipe.main",
+    )
+    said = [each for each in findings(judged) if "Invalid loss_agg_mode" in str(each)]
+    assert [each.refused for each in said] == [True]
+
+
+def test_two_wrong_values_of_one_kind_are_both_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    keys = [f"{ACTOR}.fsdp_config.model_dtype", f"{REFERENCE}.fsdp_config.model_dtype"]
+    assert [each.subject for each in found(upstream, dict.fromkeys(keys, "bf"))] == keys
 
 
 def test_a_recipe_may_train_no_critic_whatever_its_estimator(upstream: tuple[SourceTree, dict[str, object]]) -> None:

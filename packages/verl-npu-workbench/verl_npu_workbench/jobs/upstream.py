@@ -97,6 +97,15 @@ def _choices(script: Script) -> _Refusals:
 
 
 def _validation(script: Script) -> _Refusals:
+    said: set[str] = set()
+    # Several parts of upstream's code raise the same error, and some of them only in some recipes.
+    for make, each in sorted(_validating(script), key=lambda found: found[0] is not error):
+        if each.message not in said:
+            yield make, each
+        said.add(each.message)
+
+
+def _validating(script: Script) -> _Refusals:
     settings, sources = script.settings, script.sources
     # A recipe with workers of its own may make no objects of the sections.
     make = error if script.trainer.module.startswith("verl.") or _starts_workers(script) else warning
@@ -119,11 +128,10 @@ def _upstream_rule(code: str, find: Callable[[Script], _Refusals], about: str) -
     """Return a rule that interprets upstream's code. The rule reports an error once."""
 
     def asked(script: Script) -> Iterator[Finding]:
-        said: set[str] = set()
-        for make, each in find(script) if script.trainer.trains and ESTIMATOR in script.settings else ():
-            if each.message not in said:
-                yield _refused(make, code, script, each)
-            said.add(each.message)
+        for make, each in (
+            dict.fromkeys(find(script)) if script.trainer.trains and ESTIMATOR in script.settings else ()
+        ):
+            yield _refused(make, code, script, each)
 
     return Rule(code, asked, (Stage.SCRIPT,), about=about)
 
