@@ -37,7 +37,9 @@ _LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
 # only on the cluster does not end the script. The script may have reset PATH.
 _PRELUDE = r"""
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
-source() { if [ -e "$1" ]; then "%s/verl-npu-read" "$1" || :; builtin source "$@"; else "%s/verl-npu-missing" "$1"; fi; }
+source() {
+  if [ -e "$1" ]; then "%s/verl-npu-read" "$1" || :; builtin source "$@"; else "%s/verl-npu-missing" "$1"; fi
+}
 .() { if [ -e "$1" ]; then "%s/verl-npu-read" "$1" || :; builtin . "$@"; else "%s/verl-npu-missing" "$1"; fi; }
 if [ -f "$0" ]; then "%s/verl-npu-read" "$0" || :; fi
 """

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any  # A configuration of OmegaConf's.
 
 from verl_npu import environment
 from verl_npu.errors import SettingError
