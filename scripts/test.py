@@ -50,7 +50,9 @@ def main() -> int:
     recipe = environment.Recipe(pin, None, pin.transformers, virtual=True, purpose="test", extras="dev")
     python = environment.make(recipe)
     install_sandbox()
-    inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ASCEND"}
+    # Several processes share the cores, and torch's threads would only wait for each other.
+    inherited = {"OMP_NUM_THREADS": "1", **os.environ}
+    inherited.pop("VIRTUAL_ASCEND", None)
     try:
         folders = folders_of(sys.argv[1:])
     except ValueError as error:
