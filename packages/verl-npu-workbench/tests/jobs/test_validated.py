@@ -257,10 +257,13 @@ def test_a_recipe_that_does_not_validate_is_warned(upstream: tuple[SourceTree, d
     assert (finding.code, finding.refused) == ("validation", False)
 
 
-def test_a_recipe_that_validates_is_refused(upstream: tuple[SourceTree, dict[str, object]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("module", "refused"), [("verl.utils.config", True), ("recipe.utils", False)])
+def test_a_recipe_that_validates_as_upstream_does_is_refused(
+    module: str, refused: bool, upstream: tuple[SourceTree, dict[str, object]], tmp_path: Path
+) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "__init__.py").touch()
-    (tmp_path / "recipe" / "main.py").write_text("validate_config(config)")
+    (tmp_path / "recipe" / "main.py").write_text(f"from {module} import validate_config\n\nvalidate_config(config)")
     sources, written = upstream
     judged = script(
         {**written, **GOOD, f"{ACTOR}.loss_agg_mode": "mean"},
@@ -268,7 +271,7 @@ def test_a_recipe_that_validates_is_refused(upstream: tuple[SourceTree, dict[str
         module="recipe.main",
     )
     said = [each for each in findings(judged) if "Invalid loss_agg_mode" in str(each)]
-    assert [each.refused for each in said] == [True]
+    assert [each.refused for each in said] == [refused]
 
 
 def test_two_wrong_values_of_one_kind_are_both_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:

@@ -25,11 +25,14 @@ def _source_of_trainer(script: Script) -> bytes:
 def _validation_severity(script: Script) -> Callable[..., Finding]:
     """Return the function `error` if the trainer calls upstream's `validate_config`, and `warning` if it does not.
 
-    The call is in the trainer's own file or, as at 796871d7, in RayPPOTrainer.
+    The call is in the trainer's own file or, as at 796871d7, in RayPPOTrainer. recipe.spin calls a function of its own
+    that has the same name.
     """
     trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
     asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
-        rb"(?<![\w.])validate_config\(", _source_of_trainer(script)
+        rb"^\s*from verl\.utils\.config import [^\n]*\bvalidate_config\b.*(?<![\w.])validate_config\(",
+        _source_of_trainer(script),
+        re.DOTALL | re.MULTILINE,
     )
     return error if asks or b"self._validate_config()" in trainer else warning
 
