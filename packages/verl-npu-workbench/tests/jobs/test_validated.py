@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -261,15 +262,10 @@ def test_a_recipe_that_does_not_validate_is_warned(upstream: tuple[SourceTree, d
 def test_a_recipe_that_validates_as_upstream_does_is_refused(
     module: str, refused: bool, upstream: tuple[SourceTree, dict[str, object]], tmp_path: Path
 ) -> None:
-    (tmp_path / "recipe").mkdir()
-    (tmp_path / "recipe" / "__init__.py").touch()
-    (tmp_path / "recipe" / "main.py").write_text(f"from {module} import validate_config\n\nvalidate_config(config)")
+    (tmp_path / "main.py").write_text(f"from {module} import validate_config\n\nvalidate_config(config)")
     sources, written = upstream
-    judged = script(
-        {**written, **GOOD, f"{ACTOR}.loss_agg_mode": "mean"},
-        sources=sources.with_packages(SourceTree.at(tmp_path, ("recipe",))),
-        module="recipe.main",
-    )
+    given = script({**written, **GOOD, f"{ACTOR}.loss_agg_mode": "mean"}, sources=sources, module="recipe.main")
+    judged = replace(given, trainer=replace(given.trainer, recipes=tmp_path))
     said = [each for each in findings(judged) if "Invalid loss_agg_mode" in str(each)]
     assert [each.refused for each in said] == [refused]
 

@@ -19,7 +19,12 @@ from .script import Script, rule
 
 
 def _source_of_trainer(script: Script) -> bytes:
-    return script.sources.read(script.trainer.module) or b""
+    """Return the source of the trainer's own file, in the tree or in the clone of verl-recipe."""
+    found, module, recipes = script.sources.read(script.trainer.module), script.trainer.module, script.trainer.recipes
+    if found is None and recipes is not None:
+        path = recipes.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        return path.read_bytes() if path.is_file() else b""
+    return found or b""
 
 
 def _validation_severity(script: Script) -> Callable[..., Finding]:
