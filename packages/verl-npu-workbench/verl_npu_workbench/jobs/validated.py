@@ -1,7 +1,7 @@
 """Finds the settings that verl's own code rejects, by interpreting the source of the script's verl.
 
-The interpreter follows six parts of verl: its validation, the classes of its sections, its look-ups by name, the way it
-continues from a checkpoint, the way its workers are built, and the way they divide mini-batches.
+The interpreter follows six parts of verl: its validation, the classes of its sections, its look-ups by name, the way
+it continues from a checkpoint, the way its workers are built, and the way they divide mini-batches.
 """
 
 from __future__ import annotations
