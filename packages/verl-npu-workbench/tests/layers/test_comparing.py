@@ -44,7 +44,8 @@ def test_outputs_with_graphs_are_judged_beside_those_without(stale: bool) -> Non
     graphs = only(answer(other, Batch(tokens, BATCH.prompts)), OUTPUTS)
     made = compare(model, record(model, BATCH), answer(model), graphs=graphs)
     assert (made.first is not None) == stale
-    if made.first and made.cause:
+    if made.first:
+        assert made.cause is not None
         assert (made.first.operator.name, made.side) == ("layers", Side.GRAPHS)
         assert made.cause.reason is Reason.GRAPHS
         assert made.numbers is not None
