@@ -33,6 +33,7 @@ RESULT: dict[str, Any] = {
     "sides": {
         "trainer": {"dtype": "bfloat16", "operators": [], "streams": STREAMS},
         "engine": {"dtype": "bfloat16", "operators": [OPERATOR], "streams": STREAMS},
+        "engine with graphs": {"dtype": "bfloat16", "operators": [], "streams": []},
     },
     "margin": 4.0,
     "not_shown": ["captured graphs"],

@@ -117,7 +117,9 @@ def generated(model: Any, prompts: list[list[int]], new: int, temperature: float
             for _ in range(new):
                 recorder.begin([(row, at) for at in range(begin, len(answer))])
                 ids = torch.tensor([answer[begin:]], device=device)
-                made = model(input_ids=ids, past_key_values=cache, use_cache=True)
+                # In transformers 4, Qwen2.5-VL does not count the tokens in the cache.
+                places = torch.arange(begin, len(answer), device=device)[None]
+                made = model(input_ids=ids, position_ids=places, past_key_values=cache, use_cache=True)
                 cache, begin = made.past_key_values, len(answer)
                 logits = made.logits[0].cpu()
                 chances = (logits[-1].float() / temperature).softmax(-1) if temperature else None
