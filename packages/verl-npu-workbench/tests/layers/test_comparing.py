@@ -21,8 +21,8 @@ from verl_npu_workbench.layers.running import _trainer, compare_layers, lines_of
 
 from verl_npu.errors import RolloutError
 
-from .faults import OUTPUTS
-from .models import BATCH, WITH_PICTURES, answer, make, only
+from .faults import OUTPUTS, frequencies
+from .models import BATCH, WITH_PICTURES, answer, make, only, replaced
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 
@@ -105,6 +105,93 @@ def test_the_epsilon_of_a_norm_that_adds_1_to_its_weight_is_found() -> None:
     made = compare(model, record(model, BATCH), record(other, BATCH))
     assert made.cause is not None
     assert made.cause.said == "0.0001 instead of 1e-06"
+
+
+def noisy(right: Recording, name: str, noise: float) -> Recording:
+    """Return a recording in which one value has other digits."""
+    torch.manual_seed(3)
+    value = right.values[name]
+    wide = value.double() * (1 + noise * torch.randn(value.shape, dtype=torch.float64))
+    return Recording(right.batch, right.dtype, {**right.values, name: wide.to(value.dtype)}, right.held)
+
+
+def test_no_narrower_dtype_is_the_cause_in_bfloat16() -> None:
+    """Nearly all of its numbers are also numbers of float16."""
+    model = make("qwen2", torch.bfloat16)
+    right = record(model, BATCH)
+    made = compare(model, right, noisy(right, "layers.0.mlp.down_proj:in", 0.03))
+    assert made.first is not None
+    assert (made.first.operator.name, made.first.verdict) == ("layers.0.mlp.act_fn", Verdict.LARGER)
+    assert made.cause is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "noise"),
+    [
+        ("qwen2", "layers.0.self_attn.o_proj:out", math.nan),
+        ("qwen3_moe", "layers.0.mlp:out", 1.0),
+        *((kind, "layers.1.self_attn.query", 1.0) for kind in WITH_PICTURES),
+    ],
+)
+def test_an_error_that_nothing_explains_has_no_cause(kind: str, value: str, noise: float) -> None:
+    model = make(kind, **({"num_experts": 2} if kind == "qwen3_moe" else {}))
+    right = record(model, BATCH)
+    made = compare(model, right, noisy(right, value, noise))
+    assert made.first is not None
+    assert value in made.first.operator.made
+    assert made.cause is None
+
+
+def test_the_rotary_base_of_heads_that_turn_in_part_is_found() -> None:
+    model = make("qwen3_5")
+    other = copy.deepcopy(model)
+    other.model.language_model.rotary_emb.inv_freq = frequencies(1e6, 16)
+    made = compare(model, record(model, BATCH), record(other, BATCH))
+    assert made.cause is not None
+    assert made.cause.said == "1e+06 instead of 10000"
+
+
+def test_the_rotary_layout_of_heads_that_turn_in_part_is_found() -> None:
+    model = make("qwen3_5")
+
+    def of_neighbours(original: object, query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+        turns = torch.complex(cos, sin)[:, None, :, : cos.shape[-1] // 2]
+        found = []
+        for heads in (query.clone(), key.clone()):
+            turned = torch.view_as_complex(heads[..., : cos.shape[-1]].unflatten(-1, (-1, 2)).contiguous()) * turns
+            heads[..., : cos.shape[-1]] = torch.view_as_real(turned).flatten(-2)
+            found.append(heads)
+        return found
+
+    with replaced(model, "apply_rotary_pos_emb", of_neighbours):
+        other = record(model, BATCH)
+    made = compare(model, record(model, BATCH), other)
+    assert made.cause is not None
+    assert made.cause.reason is Reason.LAYOUT
+
+
+def test_weights_that_see_pictures_explain_no_text() -> None:
+    model = make("qwen2_5_vl")
+    other = copy.deepcopy(model)
+    for path in ("model.language_model.layers.0.mlp.up_proj.weight", "model.visual.blocks.0.norm1.weight"):
+        weight = other.get_parameter(path)
+        weight += 0.02 * torch.randn(weight.shape)
+    made = compare(model, record(other, BATCH), record(model, BATCH))
+    assert (made.side, made.cause and made.cause.said) == (
+        Side.TRAINER,
+        "layers.0.mlp.up_proj.weight: this side holds other values",
+    )
+
+
+@pytest.mark.parametrize(("count", "said"), [(2, "1 other weight differs"), (3, "2 other weights differ")])
+def test_further_weights_that_differ_are_counted(count: int, said: str) -> None:
+    model = make("qwen2")
+    other = copy.deepcopy(model)
+    for part in ("up_proj", "gate_proj", "down_proj")[:count]:
+        other.get_parameter(f"model.layers.1.mlp.{part}.weight").mul_(1.1)
+    made = compare(model, record(model, BATCH), record(other, BATCH))
+    assert made.cause is not None
+    assert made.cause.said.endswith(said)
 
 
 def test_a_dropped_output_gate_is_found() -> None:
