@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ def test_outputs_with_graphs_are_judged_beside_those_without(stale: bool) -> Non
         assert (made.first.operator.name, made.side) == ("layers", Side.GRAPHS)
         assert made.cause.reason is Reason.GRAPHS
         assert made.numbers is not None
-        assert made.numbers.k3 > 1e-6
+        assert made.graphs is not None
+        assert made.graphs.k3 > 1e-6 > made.numbers.k3
+        assert any(line.endswith("between the reference and the engine with graphs") for line in text(made))
 
 
 def test_numbers_are_those_of_two_probabilities() -> None:
@@ -203,7 +206,11 @@ def test_a_dropped_output_gate_is_found() -> None:
     assert made.first.operator.name == f"{name}.gate"
 
 
-def with_a_near_tie(margin: float) -> Comparison:
+def text(made: Comparison) -> Sequence[str]:
+    return lines_of(content(made, []))
+
+
+def with_a_near_tie(margin: float, name: str = "layers.0.mlp:out") -> Comparison:
     """Let the engine take the third expert for the second one, for a token whose scores are only so far apart."""
     model = make("qwen3_moe")
     trainer = record(model, BATCH)
@@ -217,9 +224,10 @@ def with_a_near_tie(margin: float) -> Comparison:
     other = copy.deepcopy(model)
     other.model.layers[0].mlp.gate.weight[third] += ((margin + 0.1) * exact / exact.square().sum()).float()
     flipped = record(other, BATCH)
-    values = {**right.values, f"{mlp}:out": right.values[f"{mlp}:out"].clone()}
-    values[f"{mlp}:out"][0] = flipped.values[f"{mlp}:out"][0]
-    return compare(model, right, Recording(BATCH, torch.float32, values))
+    values = {**right.values, name: right.values[name].clone()}
+    values[name][0] = flipped.values[name][0]
+    engine = Recording(BATCH, torch.float32, values)
+    return compare(model, right, engine if name.startswith(mlp) else only(engine, OUTPUTS))
 
 
 def test_a_token_whose_experts_rounding_decides_flips() -> None:
@@ -237,15 +245,48 @@ def test_a_token_with_other_experts_for_no_reason_does_not() -> None:
     assert made.first.operator.name == "layers.0.mlp"
 
 
+@pytest.mark.parametrize(("margin", "verdict"), [(1e-8, Verdict.FLIPS), (0.3, Verdict.DIFFERENT)])
+def test_only_a_near_tie_explains_other_outputs_of_all_layers(margin: float, verdict: Verdict) -> None:
+    """With graphs, only these outputs are known."""
+    made = with_a_near_tie(margin, "norm:out")
+    (layers,) = (each for each in made.sides[Side.ENGINE].operators if each.operator.name == "layers")
+    assert layers.verdict is verdict
+
+
+def test_a_side_without_any_operator_is_refused() -> None:
+    model = make("qwen2")
+    with pytest.raises(RolloutError, match="the recording of the engine: expected inputs and outputs"):
+        compare(model, record(model, BATCH), Recording(BATCH, torch.float32, {}))
+
+
+def test_a_side_without_outputs_is_said() -> None:
+    model = make("qwen2")
+    right = record(model, BATCH)
+    engine = only(right, [name for name in right.values if name != "logprobs"])
+    made = content(compare(model, right, engine), ["x"])
+    assert made["not_shown"] == ["x", "engine: logprobs was not recorded"]
+
+
+def test_the_first_operator_is_that_of_the_side_that_differs_first() -> None:
+    """The engine's list of operators is shorter."""
+    model = make("qwen2")
+    trainer = noisy(record(model, BATCH), "layers.0.mlp.up_proj:out", 1.0)
+    engine = noisy(record(model, BATCH), "layers.1.mlp.up_proj:out", 1.0)
+    engine = only(engine, [name for name in engine.values if not name.startswith("layers.0.")])
+    made = compare(model, trainer, engine)
+    assert (made.side, made.first and made.first.operator.name) == (Side.TRAINER, "layers.0.mlp.up_proj")
+
+
 def test_the_report_begins_with_the_operator_and_its_cause() -> None:
     model = make("qwen2")
     other = copy.deepcopy(model)
     other.model.layers[1].self_attn.q_proj.bias = None
     made = compare(model, record(model, BATCH), answer(other))
-    lines = lines_of(content(made, []))
+    lines = text(made)
     assert lines[0].startswith("engine, layers.1.self_attn.q_proj: different.")
     assert lines[1] == "Cause: dropped bias: layers.1.self_attn.q_proj without its bias."
     assert lines[2].startswith("kl ")
+    assert lines[-1] == "Operators compared: trainer: 33, engine: 33."
 
 
 def test_a_model_of_another_type_is_refused(tmp_path: Path) -> None:
@@ -279,10 +320,15 @@ def test_a_megatron_trainer_gets_the_scripts_sizes_and_overrides_as_far_as_there
             "actor_rollout_ref.actor.strategy": "megatron",
             f"{megatron}.tensor_model_parallel_size": 4,
             f"{megatron}.expert_model_parallel_size": 1,
+            f"{megatron}.pipeline_model_parallel_size": 2,
+            f"{megatron}.context_parallel_size": 1,
             f"{megatron}.override_transformer_config.layernorm_epsilon": 0.1,
         }
     )
     found = _trainer(settings, 2, notes)
     assert found["ranks"] == found["megatron"]["tensor_model_parallel_size"] == 2
     assert found["megatron"]["override_transformer_config"] == {"layernorm_epsilon": 0.1}
-    assert notes == ["the trainer's tensor parallelism 4: computed with 2"]
+    assert notes == [
+        "the trainer's tensor parallelism 4: computed with 2",
+        "the trainer's pipeline parallelism 2: computed with 1",
+    ]
