@@ -121,9 +121,7 @@ def test_the_engine_has_the_settings_of_the_script(path: Path, monkeypatch: pyte
     assert graphs["compilation_config"] == {"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [1, 2, 4]}
 
 
-def test_another_setting_with_which_the_engine_fails_is_not_shown(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_setting_with_which_the_engine_fails_is_not_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = compared(path, Programs([BAD, EXPLAINED], "graphs", "chunked prefill"), monkeypatch)
     assert made["cause"] == EXPLAINED["cause"]
     assert [each.partition(": expected")[0] for each in made["not_shown"][1:]] == [

@@ -43,11 +43,11 @@ def main(words: list[str]) -> None:
         (folder / ASK).write_text(json.dumps(asked))
         return
     sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
-    engine = (
-        read_beside(folder, dtype, model)
-        if (folder / ANSWERS).exists()
-        else generated(model if dtype == trained else _load(asked, dtype, "sdpa"), asked["prompts"], asked["sampling"]["max_tokens"], temperature)
-    )
+    if (folder / ANSWERS).exists():
+        engine = read_beside(folder, dtype, model)
+    else:
+        served = model if dtype == trained else _load(asked, dtype, "sdpa")
+        engine = generated(served, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     trainer, said, notes = _trained(folder, asked, engine.batch, model)
     again = {
         each: read_beside(folder / each.value, dtype, model)

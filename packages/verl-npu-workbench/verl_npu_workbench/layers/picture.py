@@ -10,8 +10,10 @@ from verl_npu.language import gettext as _
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Draw the error of the residual stream at each layer into a PNG file. Each side whose stream was recorded is drawn,
-    with a band that marks rounding."""
+    """Draw the error of the residual stream at each layer into a PNG file.
+
+    Each side whose stream was recorded is drawn, with a band that marks rounding.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
