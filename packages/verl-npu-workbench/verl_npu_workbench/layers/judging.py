@@ -121,8 +121,9 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
     made = recording.together(operator.made).double()
     near, gap = torch.zeros(len(made), dtype=torch.bool), torch.zeros(len(made))
     if operator.kind is Kind.EXPERTS:
-        scores = (_scores(operator.name, recording.values[operator.given[0]], each) for each in pair.both)
-        near, gap = _near(*scores, pair)
+        given = recording.values[operator.given[0]]
+        scores, rounded_scores = (_scores(operator.name, given, each) for each in pair.both)
+        near, gap = _near(scores, rounded_scores, pair)
     elif operator.kind is Kind.MODEL:
         near, gap = _near_in_any_layer(pair)
     error, rounding, size = (each.norm(dim=1) for each in (made - exact, rounded - exact, exact))

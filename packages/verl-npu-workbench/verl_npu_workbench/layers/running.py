@@ -262,9 +262,9 @@ def _rollout_dtype(settings: Settings) -> str:
 
 def _trainer_dtype(settings: Settings) -> str:
     """Return the dtype in which the trainer computes. If the script does not say it, it is the engine's."""
-    keys = (f"{_FSDP}.mixed_precision.param_dtype", f"{_FSDP}.dtype")
+    keys = [f"{_FSDP}.mixed_precision.param_dtype", f"{_FSDP}.dtype"]
     if settings.text(STRATEGY) == "megatron":
-        keys = (f"{_MEGATRON}.dtype",)
+        keys = [f"{_MEGATRON}.dtype"]
     asked = next((settings.text(key) for key in keys if settings.text(key)), _rollout_dtype(settings))
     return _DTYPES.get(asked, asked)
 
