@@ -50,28 +50,29 @@ def main() -> int:
     recipe = environment.Recipe(pin, None, pin.transformers, virtual=True, purpose="test", extras="dev")
     python = environment.make(recipe)
     install_sandbox()
-    inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ASCEND"}
-    # Compile the device once, because a test's timeout is shorter. The linters run on the other core meanwhile.
-    print("$ building the virtual device", flush=True)
-    building = subprocess.Popen(
-        [str(python), "-c", "import torch, torch_npu"],
-        cwd=environment.PROJECT,
-        env=inherited | {"VIRTUAL_ASCEND": "2"},
-    )
-    with building:
-        status = run(python, inherited, ("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
-    if status:
-        return status
-    if building.returncode:
-        print("test.sh: FAILED: the virtual device does not load", file=sys.stderr)
-        return 1
+    # Several processes share the cores, and torch's threads would only wait for each other.
+    inherited = {"OMP_NUM_THREADS": "1", **os.environ}
+    inherited.pop("VIRTUAL_ASCEND", None)
     try:
         folders = folders_of(sys.argv[1:])
     except ValueError as error:
         print(f"test.sh: {error}", file=sys.stderr)
         return 2
-    # Run each distribution's tests separately, because they must not need another distribution's tests.
-    statuses = [run(python, inherited, ("pytest", *words), folder=folder) for folder, words in folders.items()]
+    # Compile the device, because a test's timeout is shorter. A new environment has compiled it already.
+    loading = [str(python), "-c", "import torch, torch_npu"]
+    if subprocess.run(loading, check=False, env=inherited | {"VIRTUAL_ASCEND": "2"}).returncode:
+        print("test.sh: FAILED: the virtual device does not load", file=sys.stderr)
+        return 1
+    if status := run(python, inherited, ("ruff", "check", "."), ("ruff", "format", "--check", ".")):
+        return status
+    # mypy takes a minute of one core, and many tests wait for a process that they started.
+    print("$ mypy", flush=True)
+    with subprocess.Popen([str(python), "-m", "mypy"], cwd=environment.PROJECT, env=inherited) as types:
+        # Run each distribution's tests separately, because they must not need another distribution's tests.
+        statuses = [run(python, inherited, ("pytest", *words), folder=folder) for folder, words in folders.items()]
+    if types.returncode:
+        print("test.sh: FAILED: mypy", file=sys.stderr)
+        return types.returncode
     # A test name in the arguments may exist in one distribution only.
     return max([status for status in statuses if status != _NO_TESTS] or statuses)
 

@@ -78,8 +78,7 @@ class Message(str):
         return _filled(words, {name: translate(value) for name, value in self._values.items()})
 
     def format(self, *args: object, **values: object) -> Message:
-        """Return the text with each placeholder replaced by the value that `values` has under the placeholder's
-        name."""
+        """Return the text with each placeholder replaced by the value of that name."""
         return Message.of(super().format(*args, **values), self._words, self._many, self._number, values)
 
     def join(self, iterable: Iterable[str], /) -> Message:

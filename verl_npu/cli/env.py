@@ -14,7 +14,7 @@ from .options import example
 
 @click.command(epilog=example("verl-npu env"))
 def env() -> None:
-    """List the environment variables of verl-npu, with their values and defaults.
+    """List the environment variables, with values and defaults.
 
     Exit status: 0.
     """

@@ -206,7 +206,7 @@ def test_a_shard_that_would_run_a_program_is_not_read(tensors: Tensors, tmp_path
     torch.save({"a": Runs(tmp_path / "ran")}, folder / "model_world_size_2_rank_1.pt")
     with pytest.raises(SourceError) as raised:
         compare(save_model(tmp_path / "merged", rounded(tensors)), folder)
-    assert "rank_1.pt: expected shards" in str(raised.value)
+    assert "rank_1.pt: expected the shards" in str(raised.value)
     assert "found getattr" in str(raised.value)
     assert "weights_only" not in str(raised.value)
     assert not (tmp_path / "ran").exists()

@@ -130,10 +130,10 @@ def test_a_pin_without_an_image_needs_the_users() -> None:
 
 @pytest.mark.parametrize(
     ("server", "npus", "fix"),
-    [("a2", 0, "more nodes"), ("a2", 9, "use --server a2-box16, which has enough"), ("a3", 17, "more nodes")],
+    [("a2", 0, "more machines"), ("a2", 9, "use --server a2-box16, which has enough"), ("a3", 17, "more machines")],
 )
 def test_more_npus_than_a_machine_has_are_an_error(server: str, npus: int, fix: str) -> None:
-    with pytest.raises(CommandError, match=rf"^--npus {npus}: expected 1 to ") as caught:
+    with pytest.raises(CommandError, match=rf"^--npus {npus}: expected a number from 1 to ") as caught:
         container(target("v0.9.1", server), SERVERS[server], npus)
     assert fix in str(caught.value)
 

@@ -227,7 +227,7 @@ def test_a_number_that_the_scheduler_gives_is_taken(server: str, nodes: int, npu
 
 @pytest.mark.parametrize("name", ["", "Verl", "1verl", "verl_1", "verl-", "v" * 48, "verl\n"])
 def test_a_name_that_kuberay_refuses_is_an_error(name: str) -> None:
-    with pytest.raises(CommandError, match="at most 47 small letters"):
+    with pytest.raises(CommandError, match="at most 47 lowercase letters"):
         asked(name=name)
 
 

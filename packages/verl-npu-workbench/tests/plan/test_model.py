@@ -119,7 +119,7 @@ def test_a_picture_that_is_larger_than_a_prompt_is_one_line(settings) -> None:
 
 def test_fine_tuning_with_pictures_is_one_line() -> None:
     check_text_only(MODEL, 0)
-    with pytest.raises(PlanError, match="--picture-tokens: expected text only"):
+    with pytest.raises(PlanError, match="--picture-tokens: expected a model and data with text only"):
         check_text_only(MODEL, 5)
-    with pytest.raises(PlanError, match=r"the model a test: expected text only, .* found an image-text model"):
+    with pytest.raises(PlanError, match=r"the model a test: expected .* with text only, .* found an image-text model"):
         check_text_only(SEEING, 0)

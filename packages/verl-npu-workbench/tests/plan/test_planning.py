@@ -54,7 +54,7 @@ def test_a_package_of_megatron_that_is_missing_is_named(
     megatron = settings(**{f"{ACTOR}.strategy": "megatron", **chosen})
     monkeypatch.delenv("VERL_NPU_MINDSPEED", raising=False)
     monkeypatch.setattr(planning, "is_installed", lambda module: module != missing)
-    with pytest.raises(PlanError, match=f"expected {named}"):
+    with pytest.raises(PlanError, match=f"expected the package {named}"):
         planning._check_megatron(megatron)
     monkeypatch.setenv("VERL_NPU_MINDSPEED", str(tmp_path))
     (tmp_path / "mindspeed").mkdir()

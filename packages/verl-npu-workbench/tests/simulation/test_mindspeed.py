@@ -56,7 +56,7 @@ WRONG = {
     "three dimensions": ((torch.ones(2, 1, 8), torch.ones(2, 1, 1, 8), torch.ones(2, 1, 1, 8)), "4 dimensions"),
     "an odd width": ((torch.ones(2, 1, 1, 7),) * 3, "must be even"),
     "integers": ((torch.ones(2, 1, 1, 8, dtype=torch.int64),) * 3, "float32, float16 or bfloat16"),
-    "other sines": ((torch.ones(2, 1, 1, 8), torch.ones(2, 1, 1, 8), torch.ones(1, 1, 1, 8)), "must be alike"),
+    "other sines": ((torch.ones(2, 1, 1, 8), torch.ones(2, 1, 1, 8), torch.ones(1, 1, 1, 8)), "the same shape"),
     "another mode": ((torch.ones(2, 1, 1, 8),) * 3 + (2,), "mode"),
 }
 

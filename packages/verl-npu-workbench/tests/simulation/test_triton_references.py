@@ -147,10 +147,10 @@ def test_pieces_of_two_tokens_go_to_the_ranks_in_turn(npu: ModuleType, triton: A
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"positions": (0, 4, 12, 5, 6)}, "position 12 is outside 3 blocks of 4"),
-        ({"starts": (0, 3, 6)}, "do not fit 5 positions"),
-        ({"starts": (0, 3)}, "2 requests from"),
-        ({"room": 10}, "9 slots for 10 tokens"),
+        ({"positions": (0, 4, 12, 5, 6)}, "position 12 is outside the 3 blocks of 4"),
+        ({"starts": (0, 3, 6)}, "do not fit into 5 positions"),
+        ({"starts": (0, 3)}, "2 requests that start at"),
+        ({"room": 10}, "9 slots, too few for 10 tokens"),
     ],
 )
 def test_what_the_kernel_would_read_outside_of_its_tensors_is_an_error(

@@ -113,7 +113,7 @@ def compare(
     png: Path | None,
     html: Path | None,
 ) -> None:
-    """Compare two trainings, a merged model with its checkpoint, or a trainer with its engine.
+    """Compare two trainings, two models, or a trainer with its engine.
 
     A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. The command compares the steps that both logs have; at least four are needed. The standard

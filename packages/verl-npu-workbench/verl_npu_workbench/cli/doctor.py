@@ -115,7 +115,7 @@ def doctor(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what is wrong with this environment or with a job, and how to fix it.
+    """Say what is wrong with a machine or a job, and how to fix it.
 
     The command compares the environment with the documents of your verl. A difference that is known to make jobs fail
     is an error; any other difference is a warning. With --level static, which is the default, the command imports

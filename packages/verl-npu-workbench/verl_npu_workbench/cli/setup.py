@@ -127,7 +127,7 @@ def setup(
     claims: tuple[str, ...],
     interface: str,
 ) -> None:
-    """Print how to install a pin of verl, or how to run a job in containers.
+    """Print how to install a pin of verl, or run a job in containers.
 
     A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the installation
     commands in order, each with the mistakes to avoid. The versions come from verl's documents for the pin or, with

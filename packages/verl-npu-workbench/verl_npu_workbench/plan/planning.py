@@ -229,7 +229,7 @@ def _check_megatron(settings: Settings) -> None:
         return
     needed = {"megatron.core": "megatron-core", "mindspeed": "MindSpeed"}
     if settings.truth(_USE_BRIDGE) and settings.get(_VANILLA) is False:
-        needed["megatron.bridge"] = _("Megatron-Bridge, for example its src folder in PYTHONPATH")
+        needed["megatron.bridge"] = "Megatron-Bridge"
     elif settings.truth(_USE_BRIDGE):
         needed["mbridge"] = "mbridge"
     for module, package in needed.items():

@@ -45,7 +45,7 @@ def test_bad_data_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name, words in (
         ("other.parquet", "data_source"),
-        ("no.parquet", "expected parquet"),
+        ("no.parquet", "expected a parquet file"),
         ("empty", "train.parquet"),
     ):
         with pytest.raises(BadInput, match=words):

@@ -62,6 +62,6 @@ def test_same_seed_same_weights(tmp_path: Path) -> None:
 def test_bad_model_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"config\.json"):
         model.obtain(str(tmp_path))
-    with pytest.raises(BadInput, match=r"no \./nowhere"):
+    with pytest.raises(BadInput, match=r"found \./nowhere, which is neither"):
         model.obtain("./nowhere")
     assert model.obtain("some/name") == "some/name"
