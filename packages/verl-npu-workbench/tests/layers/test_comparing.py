@@ -145,6 +145,15 @@ def test_an_error_that_nothing_explains_has_no_cause(kind: str, value: str, nois
     assert made.cause is None
 
 
+def test_a_whole_linear_attention_that_nothing_explains_has_no_cause() -> None:
+    """It has no softmax whose scale could be another one."""
+    model, name = make("qwen3_5"), "layers.0.linear_attn"
+    right = record(model, BATCH)
+    engine = noisy(right, f"{name}:out", 1.0)
+    made = compare(model, right, only(engine, [each for each in engine.values if not each.startswith(f"{name}.")]))
+    assert (made.first and made.first.operator.name, made.cause) == (name, None)
+
+
 def test_the_rotary_base_of_heads_that_turn_in_part_is_found() -> None:
     model = make("qwen3_5")
     other = copy.deepcopy(model)
