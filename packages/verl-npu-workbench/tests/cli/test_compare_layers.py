@@ -30,9 +30,11 @@ RESULT: dict[str, Any] = {
     "cause": {"reason": "rotary base", "said": "500000 instead of 10000"},
     "numbers": None,
     "remaining": None,
+    "graphs": None,
     "sides": {
         "trainer": {"dtype": "bfloat16", "operators": [], "streams": STREAMS},
         "engine": {"dtype": "bfloat16", "operators": [OPERATOR], "streams": STREAMS},
+        "engine with graphs": {"dtype": "bfloat16", "operators": [], "streams": []},
     },
     "margin": 4.0,
     "not_shown": ["captured graphs"],
@@ -59,6 +61,7 @@ def test_the_first_lines_name_the_operator_and_its_cause(run: Run, script: Path)
     assert lines[1] == "different"
     assert "engine, layers.0.self_attn.rotary: different. Its error is 5.5e-01" in lines[2]
     assert "Cause: rotary base: 500000 instead of 10000." in output
+    assert "Operators compared: trainer: 0, engine: 1, engine with graphs: 0." in output
     assert "not shown: captured graphs" in output
 
 

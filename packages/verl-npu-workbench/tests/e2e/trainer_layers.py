@@ -51,7 +51,7 @@ def main() -> None:
         "attention": "flash_attention_2" if packed else "sdpa",
         "settings": {"temperature": TEMPERATURE},
     }
-    trainer = {"strategy": strategy, "ranks": 2, "ulysses": int(parallel), "remove_padding": packed}
+    trainer = {"strategy": strategy, "dtype": dtype, "ranks": 2, "ulysses": int(parallel), "remove_padding": packed}
     experts = 2 // int(parallel) if kind == "qwen3_moe" else 1
     sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}
     asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": {**sizes, "vanilla_mbridge": True}}

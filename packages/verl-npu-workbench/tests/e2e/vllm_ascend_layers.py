@@ -73,7 +73,7 @@ def main() -> None:
     if hasattr(vllm_ascend_seeds, fault):
         rollout["engine_kwargs.vllm.worker_extension_cls"] = f"vllm_ascend_seeds.{fault}"
     os.environ["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
-    # Only transformers computes the trainer; test_fsdp_layers.py has verl's own.
+    # Only transformers computes the trainer; test_trainer_layers.py has verl's own.
     settings = {PATH: str(made), STRATEGY: "none", **{f"{ROLLOUT}.{key}": value for key, value in rollout.items()}}
     print("ANSWER " + json.dumps(compare_layers(Settings(settings), folder)))
 

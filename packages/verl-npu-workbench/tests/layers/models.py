@@ -42,9 +42,11 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "topk_group": 1,
     },
 }
+_ROTARY = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
 _VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
 WITH_PICTURES: Mapping[str, Mapping[str, Any]] = {
-    "qwen2_5_vl": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+    # transformers 4 calls the parameters scaling.
+    "qwen2_5_vl": {"rope_parameters": _ROTARY, "rope_scaling": _ROTARY},
     "qwen3_5": {
         "head_dim": 32,
         "layer_types": ["linear_attention", "full_attention"],
@@ -52,12 +54,7 @@ WITH_PICTURES: Mapping[str, Mapping[str, Any]] = {
         "linear_num_value_heads": 4,
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 24,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e4,
-            "partial_rotary_factor": 0.5,
-            "mrope_section": [2, 3, 3],
-        },
+        "rope_parameters": {**_ROTARY, "partial_rotary_factor": 0.5},
     },
 }
 """Models that also take pictures; only text is compared."""

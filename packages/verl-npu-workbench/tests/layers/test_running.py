@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from verl_npu_workbench.jobs.settings import Settings
-from verl_npu_workbench.layers import running
+from verl_npu_workbench.layers import running, vllm
 from verl_npu_workbench.layers.running import compare_layers
 
 from verl_npu.errors import RolloutError
@@ -23,7 +26,7 @@ EXPLAINED = {**BAD, "cause": {"reason": "rotary base", "said": ""}}
 class Programs:
     """The programs of a comparison, which write results and compute nothing."""
 
-    def __init__(self, results: Sequence[dict[str, Any]], broken: str = "") -> None:
+    def __init__(self, results: Sequence[dict[str, Any]], *broken: str) -> None:
         self.results = list(results)
         self.broken = broken
         self.engines: list[tuple[str, dict[str, Any]]] = []
@@ -31,7 +34,7 @@ class Programs:
 
     def __call__(self, folder: Path, variables: object, module: str, *words: str) -> None:
         if module.endswith("vllm"):
-            if folder.name == self.broken:
+            if folder.name in self.broken:
                 raise RolloutError(subject="the engine", expected="a recording", found="nothing", fix="none")
             asked = json.loads((folder / "ask.json").read_text())
             self.prompts = asked["prompts"]
@@ -118,15 +121,85 @@ def test_the_engine_has_the_settings_of_the_script(path: Path, monkeypatch: pyte
     assert graphs["compilation_config"] == {"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [1, 2, 4]}
 
 
-def test_graphs_that_fail_are_not_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = compared(path, Programs([GOOD], broken="graphs"), monkeypatch)
-    assert made["not_shown"][1].startswith("captured graphs: the engine: expected a recording")
+def test_another_setting_with_which_the_engine_fails_is_not_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compared(path, Programs([BAD, EXPLAINED], "graphs", "chunked prefill"), monkeypatch)
+    assert made["cause"] == EXPLAINED["cause"]
+    assert [each.partition(": expected")[0] for each in made["not_shown"][1:]] == [
+        "the engine with another setting of graphs: the engine",
+        "the engine with another setting of chunked prefill: the engine",
+    ]
+
+
+def test_settings_that_are_not_computed_are_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_npus", lambda: 2)
+    made = compared(path, Programs([GOOD]), monkeypatch, quantization="fp8", tensor_model_parallel_size=4)
+    assert made["not_shown"][1:] == [
+        "the engine's tensor parallelism 4: computed with 1, because this machine has 2 NPUs",
+        "the engine's quantization fp8: computed without it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "key", "value", "dtype"),
+    [
+        ("fsdp", "fsdp_config.mixed_precision.param_dtype", "fp32", "float32"),
+        ("fsdp2", "fsdp_config.dtype", "float16", "float16"),
+        ("megatron", "megatron.dtype", "float16", "float16"),
+        ("fsdp", "megatron.dtype", "float16", "float32"),
+    ],
+)
+def test_the_trainer_has_the_dtype_of_the_script_or_of_the_engine(
+    strategy: str, key: str, value: str, dtype: str
+) -> None:
+    actor = "actor_rollout_ref.actor"
+    settings = Settings({f"{actor}.strategy": strategy, f"{actor}.{key}": value, f"{ROLLOUT}.dtype": "float32"})
+    assert running._trainer(settings, 1, [])["dtype"] == dtype
+
+
+def test_the_npus_of_a_real_machine_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIRTUAL_ASCEND", "3")
+    monkeypatch.setattr(running, "virtual_npus", lambda variables: "")
+    assert running._npus() == 3
+
+
+def test_npus_that_cannot_be_counted_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "virtual_npus", lambda variables: "")
+    monkeypatch.setattr(running, "_COUNT", "raise SystemExit('no driver')")
+    with pytest.raises(RolloutError, match="expected their number; found no driver"):
+        running._npus()
+
+
+def test_the_answers_are_written_after_the_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def __init__(self, **given: object) -> None:
+            """Start."""
+
+        def collective_rpc(self, method: str, args: object = ()) -> None:
+            if method == "save_layers":
+                raise OSError("the disk is full")
+
+        def generate(self, *given: object, **named: object) -> list[object]:
+            return []
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Engine, SamplingParams=dict))
+    (tmp_path / "ask.json").write_text(json.dumps({"engine": {}, "sampling": {}, "prompts": []}))
+    with pytest.raises(OSError, match="the disk is full"):
+        vllm.main(tmp_path)
+    assert not (tmp_path / "answers.json").exists()
+
+
+@pytest.mark.parametrize("name", ["layers.0.linear_attn.out_proj:in", "layers.0.self_attn.o_proj:in"])
+def test_the_parts_of_all_ranks_are_joined_in_their_order(name: str, tmp_path: Path) -> None:
+    for rank in range(11):
+        torch.save({"values": {name: torch.tensor([[rank]])}, "weights": {}}, tmp_path / f"rank-{rank}.pt")
+    (tmp_path / "answers.json").write_text(json.dumps({"tokens": [[1, 2]], "prompts": [1], "logprobs": [0.0]}))
+    assert vllm.read(tmp_path, torch.float32, 1).values[name].tolist() == [[*range(11)]]
 
 
 def test_a_model_that_does_not_fit_into_the_host_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 bytes are 50 numbers of two bytes, and the host holds them in 8, 2, and 2 bytes each."""
-    monkeypatch.setattr(running, "available_memory", lambda: 600)
-    compared(path, Programs([GOOD]), monkeypatch, enforce_eager=True)
-    monkeypatch.setattr(running, "available_memory", lambda: 599)
+    """100 bytes are 50 numbers of two bytes, and the host holds them in 8, 4, and 4 bytes each."""
+    monkeypatch.setattr(running, "available_memory", lambda: 800)
+    compared(path, Programs([GOOD]), monkeypatch, enforce_eager=True, dtype="float32")
+    monkeypatch.setattr(running, "available_memory", lambda: 799)
     with pytest.raises(RolloutError, match="GiB of free memory on this host"):
-        compared(path, Programs([GOOD]), monkeypatch)
+        compared(path, Programs([GOOD]), monkeypatch, dtype="float32")

@@ -215,10 +215,9 @@ def _print_layers(result: Mapping[str, Any]) -> None:
             else ""
         )
         terminal.line(f"  {side}, {each['operator']}: {each['verdict']}{more}")
-    counts = ", ".join(f"{side}: {len(sides[side]['operators'])}" for side in sides)
     terminal.paragraph(
-        _("Operators compared: {counts}. Engine: {engine}. Trainer: {trainer}. Model: {model}.").format(
-            counts=counts, engine=result["engine"], trainer=result["trainer"], model=result["model"]
+        _("Engine: {engine}. Trainer: {trainer}. Model: {model}.").format(
+            engine=result["engine"], trainer=result["trainer"], model=result["model"]
         )
     )
     for each in result["not_shown"]:

@@ -3,8 +3,9 @@
 `recording` records what the parts of a model compute. `reference` computes the same parts on the host, from each
 side's own inputs. `judging` compares the two, and `causes` looks for the reason of a difference.
 
-For a script, `running` starts the engine in `vllm` and the trainer in `computing`, which starts verl's own FSDP engine
-in `training`. Within a job, `contribution` has the patch, and `job` compares. `report` and `picture` show the result.
+For a script, `running` starts the engine in `vllm` and the trainer in `computing`, which starts verl's own FSDP or
+Megatron engine in `training`; `megatron` records the latter. Within a job, `contribution` has the patch, and `job`
+compares. `report` and `picture` show the result.
 """
 
 CHUNKS, PREFIX, GRAPHS = "chunked prefill", "prefix cache", "graphs"

@@ -144,8 +144,13 @@ class _Search:
         """The trainer's weights in the dtype of this side, as a mapping from the names below the decoder to the
         weights."""
         model = self.pair.exact.model
-        named = model.named_parameters(remove_duplicate=False)
-        return {path.removeprefix(prefix_of(model)): each.to(self.recording.dtype) for path, each in named}
+        prefix, named = prefix_of(model), model.named_parameters(remove_duplicate=False)
+        return {
+            path.removeprefix(prefix): each.to(self.recording.dtype)
+            for path, each in named
+            # A model with pictures has further weights, which text does not need.
+            if path.startswith((prefix, f"{HEAD}."))
+        }
 
     @cached_property
     def differing(self) -> dict[str, torch.Tensor]:
@@ -163,7 +168,8 @@ class _Search:
         for other, each in self.weights.items():
             heads.setdefault(digest_of(head_of(each)), []).append(other)
         expected = Expected(path, tuple(mine.shape), digest_of(mine), digest_of(head_of(mine)), None, {})
-        return explain(expected, self.differing[path].to(mine.dtype), stale=False, sent=heads)
+        said = explain(expected, self.differing[path].to(mine.dtype), stale=False, sent=heads)
+        return said.replace("the engine", "this side")
 
 
 # Norms.
@@ -224,7 +230,7 @@ def _rotary(search: _Search) -> Iterator[Cause]:
         ("other frequencies", frequencies, measured),
     ):
         yield Cause(Reason.SCALING, said, _frequency(values, scaling))
-    yield Cause(Reason.LAYOUT, "pairs of neighbours instead of halves, or the reverse", _other_layout)
+    yield Cause(Reason.LAYOUT, "pairs of neighbours instead of halves, or the reverse", _other_layout(search))
 
 
 def _base(config: Any) -> float:
@@ -242,7 +248,10 @@ def _turned(search: _Search) -> tuple[torch.Tensor, float]:
     size, pairs = made.shape[1] // search.config.num_attention_heads, len(exact.decoder.rotary_emb.inv_freq)
     parts = []
     for each in (before[:, : made.shape[1]] / exact.decoder.rotary_emb.attention_scaling, made):
-        heads = each.unflatten(-1, (-1, size))[..., -2 * pairs :]
+        heads = each.unflatten(-1, (-1, size))
+        # Latent attention rotates the last features of a head.
+        latent = hasattr(search.config, "qk_rope_head_dim")
+        heads = heads[..., -2 * pairs :] if latent else heads[..., : 2 * pairs]
         parts.append(torch.complex(heads[..., :pairs], heads[..., pairs:]))
     growth = float((parts[1].abs() * parts[0].abs()).sum() / parts[0].abs().square().sum())
     return parts[1] * parts[0].conj(), growth
@@ -280,20 +289,26 @@ def _frequencies(turned: torch.Tensor, places: torch.Tensor, own: torch.Tensor) 
     return found
 
 
-def _other_layout(reference: Reference) -> list[tuple[Any, str, Any]]:
-    config = reference.decoder.config
-    if getattr(config, "rope_interleave", None) is not None:
-        return [(config, "rope_interleave", not config.rope_interleave)]
-    file = sys.modules[type(reference.decoder.layers[0].self_attn).__module__]
-    return [(file, "apply_rotary_pos_emb", _rotate_neighbours)]
+def _other_layout(search: _Search) -> Edit:
+    def edit(reference: Reference) -> Iterator[tuple[Any, str, Any]]:
+        config, name = reference.decoder.config, "apply_rotary_pos_emb"
+        file = sys.modules[type(reference.module(search.operator.module)).__module__]
+        if getattr(config, "rope_interleave", None) is not None:
+            yield config, "rope_interleave", not config.rope_interleave
+        elif hasattr(file, name):
+            yield file, name, _rotate_neighbours
+
+    return edit
 
 
 def _rotate_neighbours(query: Any, key: Any, cos: Any, sin: Any, *args: Any, **named: Any) -> tuple[Any, Any]:
-    half = cos.shape[-1] // 2
-    cos, sin = (each[..., :half].repeat_interleave(2, dim=-1)[:, None] for each in (cos, sin))
+    size = cos.shape[-1]
+    cos, sin = (each[..., : size // 2].repeat_interleave(2, dim=-1)[:, None] for each in (cos, sin))
 
     def rotate(heads: Any) -> Any:
-        return heads * cos + torch.stack((-heads[..., 1::2], heads[..., ::2]), dim=-1).flatten(-2) * sin
+        turned, rest = heads[..., :size], heads[..., size:]
+        across = torch.stack((-turned[..., 1::2], turned[..., ::2]), dim=-1).flatten(-2)
+        return torch.cat([turned * cos + across * sin, rest], dim=-1)
 
     return rotate(query), rotate(key)
 
@@ -302,6 +317,8 @@ def _rotate_neighbours(query: Any, key: Any, cos: Any, sin: Any, *args: Any, **n
 
 
 def _attention(search: _Search) -> Iterator[Cause]:
+    if not hasattr(search.module, "scaling"):  # linear attention
+        return
     yield from _seen(search)
     if search.operator.name.startswith("layers.0."):
         prompts, token = search.recording.batch.prompts, getattr(search.config, "pad_token_id", None) or 0
@@ -388,7 +405,8 @@ def _weights(search: _Search) -> Iterator[Cause]:
     if kind is Kind.HEAD and search.config.tie_word_embeddings:
         reason, said = Reason.TIE, ["the head is not the embedding, and the trainer's is"]
     if len(differing) > len(own):
-        said.append(f"{len(differing) - len(own)} other weights differ")
+        more = len(differing) - len(own)
+        said.append("1 other weight differs" if more == 1 else f"{more} other weights differ")
     edit = _parameters({path: differing[path] for path in own})
     yield Cause(reason, "; ".join(said[:2] + said[2:][-1:]), edit, _parameters(differing))
 
@@ -399,6 +417,8 @@ def _fitted(search: _Search) -> Iterator[Cause]:
     given, made = (search.recording.values[f"{name}:{each}"].double() for each in ("in", "out"))
     # With as many features as tokens, some weight fits any outputs.
     if len(given) < 1.1 * given.shape[1] or search.judgement.verdict is not Verdict.DIFFERENT:
+        return
+    if not bool(given.isfinite().all() and made.isfinite().all()):
         return
     bias = getattr(module, "bias", None)
     weight = torch.linalg.lstsq(given, made if bias is None else made - bias).solution.T
@@ -414,7 +434,7 @@ def _routing(search: _Search) -> Iterator[Cause]:
     owners, name = (search.module, search.module.gate), f"{search.operator.module}.gate.e_score_correction_bias"
     tried: Mapping[str, Iterable[object]] = {
         "norm_topk_prob": (True, False),
-        "top_k": range(1, search.config.num_experts_per_tok + 3),
+        "top_k": range(1, min(search.config.num_experts_per_tok + 2, len(search.module.gate.weight)) + 1),
         "routed_scaling_factor": (1.0,),
     }
     for leaf, values in tried.items():
@@ -456,10 +476,11 @@ def _narrower(search: _Search) -> Cause | None:
         # The projection behind an attention may be right.
         made = search.recording.values.get(f"{search.operator.name}.o_proj:in", made)
     made = made[search.judgement.beyond]
+    own = search.recording.dtype
     for dtype in (torch.bfloat16, torch.float16):
         alike = float((made.to(dtype).to(made.dtype) == made).double().mean())
-        own = search.recording.dtype
-        if own != dtype and alike > 0.99:
+        # Most numbers of a coarse dtype are also numbers of a finer one.
+        if torch.finfo(dtype).eps > torch.finfo(own).eps and alike > 0.99:
             said, share = f"{dtype} instead of {own}".replace("torch.", ""), search.judgement.tokens
             return Cause(Reason.DTYPE, said if share > 0.99 else f"{said}, for {share:.0%} of the tokens")
     return None

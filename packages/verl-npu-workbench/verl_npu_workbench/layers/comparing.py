@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 
+from verl_npu.errors import RolloutError
+
 from .causes import Cause, Reason, Sampling, cause_of, exchanged
 from .judging import Judgement, Pair, Verdict, first_bad, judge, pair_of
 from .recording import LOGPROBS, Recording
+from .reference import operators
 
 
 class Side(str, Enum):
@@ -81,6 +84,8 @@ class Comparison:
     cause: Cause | None = None
     remaining: Numbers | None = None
     """How far the side is from the reference that computes with the cause, in the side's dtype."""
+    graphs: Numbers | None = None
+    """How far the engine with graphs is from the reference in its dtype, if `side` is this engine."""
 
 
 def compare(
@@ -95,6 +100,9 @@ def compare(
     """Judge both sides against the trainer's model on the host, and look for the cause of the first difference.
 
     `reruns` and `graphs` are recordings of the engine with one of its settings exchanged. `graphs` is judged, too.
+
+    Raises:
+        RolloutError: no operator of a side was recorded.
     """
     recordings = {Side.TRAINER: trainer, Side.ENGINE: engine, **({Side.GRAPHS: graphs} if graphs else {})}
     pairs: dict[torch.dtype, Pair] = {}
@@ -103,10 +111,18 @@ def compare(
         pair = pairs.get(recording.dtype) or pair_of(model, recording.batch, recording.dtype, temperature)
         pairs[recording.dtype], pair = pair, pair.on(recording.batch)
         found = list(judge(recording, pair))
+        if not found:
+            raise RolloutError(
+                subject=f"the recording of the {side.value}",
+                expected="inputs and outputs of the model's operators",
+                found=f"{len(recording.values)} values, and no whole operator",
+                fix="compare with a version of the engine and the trainer that verl-npu supports",
+            )
         judged[side] = Judged(recording, found, _streams(recording, pair))
         bad = first_bad(found)
         if bad is not None:
-            firsts[side] = found.index(bad), bad
+            # A side may have recorded fewer operators than another one.
+            firsts[side] = list(operators(pair.exact.decoder)).index(bad.operator), bad
     both = trainer.values.get(LOGPROBS), engine.values.get(LOGPROBS)
     apart = numbers(*both) if both[0] is not None and both[1] is not None else None
     if not firsts:
@@ -123,12 +139,13 @@ def compare(
     remaining = None
     # Only the first layer knows the keys of pad tokens.
     known = cause is not None and cause.edit is not None and cause.reason is not Reason.PADDING
+    captured = None
     if side is Side.GRAPHS and LOGPROBS in recording.values:
-        apart = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])
+        captured = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])
     if cause is not None and known and LOGPROBS in recording.values:
         with exchanged(cause.whole or cause.edit, pair.rounded):
             remaining = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])
-    return Comparison(judged, apart, bad, side, cause, remaining)
+    return Comparison(judged, apart, bad, side, cause, remaining, captured)
 
 
 def _streams(recording: Recording, pair: Pair) -> list[tuple[str, float, float]]:

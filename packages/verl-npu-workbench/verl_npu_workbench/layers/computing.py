@@ -33,8 +33,9 @@ def main(words: list[str]) -> None:
     with contextlib.suppress(ImportError):
         if step == "compare":
             importlib.import_module("verl")
-    dtype = getattr(torch, asked["engine"]["dtype"])
-    model = _load(asked, dtype, "sdpa")
+    dtype, trained = (getattr(torch, asked[side]["dtype"]) for side in ("engine", "trainer"))
+    # Neither side may have more digits than the reference.
+    model = _load(asked, dtype if step == "prepare" else torch.promote_types(dtype, trained), "sdpa")
     if step == "prepare":
         asked["weights"] = {
             name: (digest_of(weight), list(weight.shape)) for name, weight in model.state_dict().items()
@@ -42,11 +43,11 @@ def main(words: list[str]) -> None:
         (folder / ASK).write_text(json.dumps(asked))
         return
     sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
-    engine = (
-        read_beside(folder, dtype, model)
-        if (folder / ANSWERS).exists()
-        else generated(model, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
-    )
+    if (folder / ANSWERS).exists():
+        engine = read_beside(folder, dtype, model)
+    else:
+        served = model if dtype == trained else _load(asked, dtype, "sdpa")
+        engine = generated(served, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     trainer, said, notes = _trained(folder, asked, engine.batch, model)
     again = {
         each: read_beside(folder / each.value, dtype, model)
@@ -83,11 +84,12 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
     else:
         notes.append(f"{asked['trainer']['strategy']}: this verl has no engine for it: transformers takes its place")
     temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
+    dtype = getattr(torch, asked["trainer"]["dtype"])
     try:
-        return record(_load(asked, model.dtype, attention).to(device), batch, temperature), said, notes
+        return record(_load(asked, dtype, attention).to(device), batch, temperature), said, notes
     except (ImportError, ValueError, RuntimeError, NotImplementedError) as error:
         notes.append(f"the trainer's attention {attention}: sdpa takes its place ({str(error).splitlines()[0][:120]})")
-    return record(_load(asked, model.dtype, "sdpa").to(device), batch, temperature), said, notes
+    return record(_load(asked, dtype, "sdpa").to(device), batch, temperature), said, notes
 
 
 def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
@@ -117,7 +119,9 @@ def generated(model: Any, prompts: list[list[int]], new: int, temperature: float
             for _ in range(new):
                 recorder.begin([(row, at) for at in range(begin, len(answer))])
                 ids = torch.tensor([answer[begin:]], device=device)
-                made = model(input_ids=ids, past_key_values=cache, use_cache=True)
+                # In transformers 4, Qwen2.5-VL does not count the tokens in the cache.
+                places = torch.arange(begin, len(answer), device=device)[None]
+                made = model(input_ids=ids, position_ids=places, past_key_values=cache, use_cache=True)
                 cache, begin = made.past_key_values, len(answer)
                 logits = made.logits[0].cpu()
                 chances = (logits[-1].float() / temperature).softmax(-1) if temperature else None

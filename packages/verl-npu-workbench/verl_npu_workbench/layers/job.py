@@ -33,7 +33,7 @@ from .running import IN_JOBS, lines_of
 Worker: TypeAlias = Any
 """verl's ActorRolloutRefWorker, which has a trainer and a rollout engine."""
 
-_PROMPTS, _NEW = 2, 12
+_NEW = 12
 _STATE = "_verl_npu_layers"
 """An attribute of the worker: the step that was compared last, the last step, and when its first generation ended."""
 
@@ -114,7 +114,7 @@ def _gathered(mine: object) -> list[Any]:
 
 def _record_engine(worker: Worker, engine: Any) -> Recording:
     """Let the engine answer the first and the last prompt of this step once more."""
-    prompts = [list(each.tokens) for each in (engine.answered[0], engine.answered[-1])][:_PROMPTS]
+    prompts = [list(each.tokens) for each in (engine.answered[0], engine.answered[-1])]
     length = min(_NEW, int(worker.config.rollout.response_length))
     return generated(engine.model, prompts, length, float(worker.config.rollout.temperature))
 

@@ -6,14 +6,14 @@ the side's dtype shows how much of it is rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
 
 from .recording import Batch, Recording
-from .reference import Kind, Operator, Reference, operators
+from .reference import Kind, Operator, Reference, causal, operators
 
 MARGIN = 4.0
 """How many times the measured rounding an error may be.
@@ -121,7 +121,11 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
     made = recording.together(operator.made).double()
     near, gap = torch.zeros(len(made), dtype=torch.bool), torch.zeros(len(made))
     if operator.kind is Kind.EXPERTS:
-        near, gap = _near(operator, recording.values, pair)
+        given = recording.values[operator.given[0]]
+        scores, rounded_scores = (_scores(operator.name, given, each) for each in pair.both)
+        near, gap = _near(scores, rounded_scores, pair)
+    elif operator.kind is Kind.MODEL:
+        near, gap = _near_in_any_layer(pair)
     error, rounding, size = (each.norm(dim=1) for each in (made - exact, rounded - exact, exact))
     usual = rounding if bool(near.all()) else rounding[~near]
     # A row may have been lucky.
@@ -139,7 +143,7 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
     flips, verdict = None, Verdict.DIFFERENT
     if ratio <= MARGIN * narrower:
         verdict = Verdict.LARGER if ratio > MARGIN else Verdict.EXPECTED
-    if operator.kind is Kind.EXPERTS:
+    if operator.kind is Kind.EXPERTS or bool(near.any()):
         flipped = near & (ratios > MARGIN)
         flips = Flips(int(near.sum()), int(flipped.sum()), float(gap[flipped].max()) if bool(flipped.any()) else 0.0)
         if verdict is Verdict.EXPECTED and flips.flipped:
@@ -149,13 +153,35 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
     return Judgement(operator, verdict, *parts, ratio, ratios > MARGIN, flips)
 
 
-def _near(operator: Operator, values: Mapping[str, torch.Tensor], pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens whose experts rounding may decide, and how far the scores of each are apart."""
-    exact, rounded = (_scores(operator, values, each) for each in pair.both)
+def _near_in_any_layer(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens for which rounding may decide the experts in any layer, or those of a token that they see."""
+    rows, places = pair.exact.rows, pair.exact.places
+    near, gap = torch.zeros(len(rows), dtype=torch.bool), torch.full((len(rows),), torch.inf, dtype=torch.float64)
+    exact, rounded = (each.expert_inputs() for each in pair.both)
+    for name, given in exact.items():
+        if bool(near.all()):
+            break
+        # Tokens that are near in an earlier layer would make the noise look larger.
+        both = _scores(name, given, pair.exact), _scores(name, rounded[name], pair.rounded)
+        found, apart = _near(*both, pair, ~near)
+        gap = torch.minimum(gap, apart)
+        near |= found
+        near |= (causal(rows, places) & near).any(dim=1)
+    return near, gap
+
+
+def _near(
+    exact: torch.Tensor, rounded: torch.Tensor, pair: Pair, of: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens whose experts rounding may decide, and how far the scores of each are apart.
+
+    The noise is that of the tokens `of`, or of all.
+    """
     config = pair.exact.decoder.config
     chosen = config.num_experts_per_tok
     # Two scores with independent errors are compared.
-    noise = 2**0.5 * MARGIN * float((exact - rounded).square().mean().sqrt())
+    apart = exact - rounded if of is None else (exact - rounded)[of]
+    noise = 2**0.5 * MARGIN * float(apart.square().mean().sqrt())
     gaps = [_gap(exact, chosen)]
     groups, kept = getattr(config, "n_group", None) or 1, getattr(config, "topk_group", None) or 1
     if groups > kept:
@@ -175,10 +201,10 @@ def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:
     return best[:, count - 1] - best[:, count]
 
 
-def _scores(operator: Operator, values: Mapping[str, torch.Tensor], reference: Reference) -> torch.Tensor:
+def _scores(name: str, given: torch.Tensor, reference: Reference) -> torch.Tensor:
     """Return the scores by which the experts of each token are chosen."""
-    router = Operator(f"{operator.name}.gate", Kind.ROUTER, operator.given, ())
-    logits = reference.compute(router, values).double()
+    router = Operator(f"{name}.gate", Kind.ROUTER, (name,), ())
+    logits = reference.compute(router, {name: given}).double()
     bias = getattr(reference.module(router.name), "e_score_correction_bias", None)
     return logits if bias is None else logits.sigmoid() + bias
 

@@ -10,15 +10,19 @@ from verl_npu.language import gettext as _
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Draw the error of the residual stream at each layer into a PNG file. Both sides are drawn, each with a band that
-    marks rounding."""
+    """Draw the error of the residual stream at each layer into a PNG file.
+
+    Each side whose stream was recorded is drawn, with a band that marks rounding.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for (name, side), colour in zip(result["sides"].items(), ("#b45309", "#0b62d6"), strict=True):
+    # With graphs, only outputs are recorded.
+    drawn = [(name, side) for name, side in result["sides"].items() if side["streams"]]
+    for (name, side), colour in zip(drawn, ("#b45309", "#0b62d6"), strict=False):
         streams = side["streams"]
         places = [each["name"].removesuffix(".input_layernorm").removeprefix("layers.") for each in streams]
         axes.plot(places, [each["error"] for each in streams], "o-", color=colour, label=name, markersize=3)

@@ -210,6 +210,19 @@ class Reference:
         with self._mode():
             return self._stream()
 
+    def expert_inputs(self) -> dict[str, torch.Tensor]:
+        """Compute the inputs of each layer's experts, as a mapping from the names of the modules."""
+        found: dict[str, torch.Tensor] = {}
+        with ExitStack() as stack:
+            for number, layer in enumerate(self.decoder.layers):
+                if hasattr(layer.mlp, "experts"):
+                    handle = layer.mlp.register_forward_pre_hook(
+                        lambda _, given, name=f"layers.{number}.mlp": found.update({name: given[0][0]})
+                    )
+                    stack.callback(handle.remove)
+            self.stream()
+        return found
+
     def _mode(self) -> AbstractContextManager[object]:
         return torch.no_grad() if self.dtype != torch.float64 else _Exact()
 

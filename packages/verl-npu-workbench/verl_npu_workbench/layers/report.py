@@ -7,19 +7,27 @@ from dataclasses import asdict
 
 from .comparing import Comparison, Judged
 from .judging import MARGIN, Judgement
+from .recording import LOGPROBS
 
 
 def content(made: Comparison, not_shown: Sequence[str]) -> dict[str, object]:
     """Return a comparison as JSON. `not_shown` lists the circumstances of the job that the comparison leaves out."""
     bad, cause = made.first, made.cause
+    missing = [
+        f"{side.value}: {name} was not recorded"
+        for side, judged in made.sides.items()
+        for name in ("norm:out", LOGPROBS)
+        if name not in judged.recording.values
+    ]
     return {
         "first": bad and made.side and {"side": made.side.value, **_judgement(bad)},
         "cause": cause and {"reason": cause.reason.value, "said": cause.said},
         "numbers": made.numbers and asdict(made.numbers),
         "remaining": made.remaining and asdict(made.remaining),
+        "graphs": made.graphs and asdict(made.graphs),
         "margin": MARGIN,
         "sides": {side.value: _side(judged) for side, judged in made.sides.items()},
-        "not_shown": list(not_shown),
+        "not_shown": [*not_shown, *missing],
     }
 
 

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +34,12 @@ _CHUNK, _WHOLE = 64, 2048
 IN_JOBS = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
 SUPPORTED = (*IN_JOBS, "qwen2_5_vl", "qwen3_5")
 """The model types that can be compared within a job, and by the command."""
-_MEGATRON = f"{ACTOR}.megatron"
+_MEGATRON, _FSDP = f"{ACTOR}.megatron", f"{ACTOR}.fsdp_config"
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""verl's other names of dtypes."""
+_COUNT = (
+    "from verl_npu.ascend import software; software.import_torch_npu(); import torch; print(torch.npu.device_count())"
+)
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -58,7 +63,7 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
         path = small_model_of(made, layers, models)
     else:
         _check_supported(str(json.loads((path / "config.json").read_text()).get("model_type")))
-    _check_memory(path)
+    _check_memory(path, {_rollout_dtype(settings), _trainer_dtype(settings)})
     variables = _variables()
     with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
         folder = Path(made_in)
@@ -69,15 +74,11 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
         if served:
             _run(folder, variables, f"{_PACKAGE}.vllm")
         exchanged = asked["exchanged"] if served else {}
-        if GRAPHS in exchanged:
-            try:
-                _answer_again(folder, variables, GRAPHS, exchanged.pop(GRAPHS))
-            except RolloutError as error:
-                notes.append(_("captured graphs: {error}").format(error=error))
+        graphs = {name: exchanged.pop(name) for name in (GRAPHS,) if name in exchanged}
+        _answer_again(folder, variables, graphs, notes)
         found = _compared(folder, variables)
         if exchanged and found["first"] and found["first"]["side"] == "engine" and not found["cause"]:
-            for name, change in exchanged.items():
-                _answer_again(folder, variables, name, change)
+            _answer_again(folder, variables, exchanged, notes)
             found = _compared(folder, variables)
     return {
         "engine": _engine(),
@@ -94,12 +95,18 @@ def _compared(folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _answer_again(folder: Path, variables: Mapping[str, str], name: str, change: Mapping[str, object]) -> None:
-    """Record the engine with one of its settings exchanged."""
+def _answer_again(
+    folder: Path, variables: Mapping[str, str], exchanged: Mapping[str, Mapping[str, object]], notes: list[str]
+) -> None:
+    """Record the engine with each of these settings exchanged. An engine that fails is a note."""
     asked = json.loads((folder / ASK).read_text())
-    (folder / name).mkdir()
-    (folder / name / ASK).write_text(json.dumps({**asked, "engine": {**asked["engine"], **change}}))
-    _run(folder / name, variables, f"{_PACKAGE}.vllm")
+    for name, change in exchanged.items():
+        (folder / name).mkdir()
+        (folder / name / ASK).write_text(json.dumps({**asked, "engine": {**asked["engine"], **change}}))
+        try:
+            _run(folder / name, variables, f"{_PACKAGE}.vllm")
+        except RolloutError as error:
+            notes.append(_("the engine with another setting of {name}: {error}").format(name=name, error=error))
 
 
 def _check_supported(kind: str) -> None:
@@ -112,11 +119,14 @@ def _check_supported(kind: str) -> None:
         )
 
 
-def _check_memory(path: Path) -> None:
-    """Raise RolloutError if the host cannot hold the model once in float64 and twice in its own dtype."""
+def _check_memory(path: Path, dtypes: Set[str]) -> None:
+    """Raise RolloutError if the host cannot hold the model, and for each dtype a copy in it and one in float64."""
     config = json.loads((path / "config.json").read_text())
     own = 4 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else 2
-    needed = sum(each.stat().st_size for each in path.glob("*.safetensors")) * (8 + 2 * own) // own
+    sizes = [4 if dtype == "float32" else 2 for dtype in dtypes]
+    whole = sizes[0] if len(sizes) == 1 else 4
+    count = sum(each.stat().st_size for each in path.glob("*.safetensors")) // own
+    needed = count * (whole + 8 * len(sizes) + sum(sizes))
     available = available_memory()
     if needed > available:
         raise RolloutError(
@@ -142,12 +152,15 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     if parallel > npus:
         notes.append(
             ngettext(
-                "the engine's tensor parallelism of {size}: this machine has {npus} NPU",
-                "the engine's tensor parallelism of {size}: this machine has {npus} NPUs",
+                "the engine's tensor parallelism {size}: computed with 1, because this machine has {npus} NPU",
+                "the engine's tensor parallelism {size}: computed with 1, because this machine has {npus} NPUs",
                 npus,
             ).format(size=parallel, npus=npus)
         )
         parallel = 1
+    quantized = settings.text(f"{ROLLOUT}.quantization")
+    if quantized:
+        notes.append(_("the engine's quantization {name}: computed without it").format(name=quantized))
     mode, kwargs = settings.text(f"{ROLLOUT}.logprobs_mode"), settings.below(f"{ROLLOUT}.engine_kwargs.vllm")
     graphs = {**kwargs.pop("compilation_config", {}), "cudagraph_capture_sizes": [1, 2, 4]}
     chunks, cache = (
@@ -165,7 +178,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     }
     engine = {
         "model": str(path),
-        "dtype": settings.text(f"{ROLLOUT}.dtype") or "bfloat16",
+        "dtype": _rollout_dtype(settings),
         "tensor_parallel_size": parallel,
         "gpu_memory_utilization": settings.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5),
         "enable_expert_parallel": settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1,
@@ -186,7 +199,6 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     return {
         "engine": engine,
         "exchanged": {name: change for name, change in exchanged.items() if change},
-        "tensor_parallel": parallel,
         "sampling": {**sampling, "max_tokens": _NEW, "seed": 0},
         # verl's trainer does not divide by a temperature of 0.
         "settings": {
@@ -202,7 +214,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
-    strategy, overrides = settings.text(STRATEGY) or "fsdp", f"{_MEGATRON}.override_transformer_config"
+    strategy = settings.text(STRATEGY) or "fsdp"
     # With Megatron, the ranks of a tensor-parallel group share their rows, and with Ulysses each has some.
     name, key = (
         (_("tensor parallelism"), f"{_MEGATRON}.tensor_model_parallel_size")
@@ -214,25 +226,47 @@ def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
     groups = min(npus // shared, len(_LENGTHS))
     asked = size(settings, f"{_MEGATRON}.expert_model_parallel_size") if strategy == "megatron" else 1
     experts = max(each for each in range(1, groups + 1) if groups % each == 0 and each <= asked)
-    for said, wanted, used in ((name, size(settings, key), shared), (_("expert parallelism"), asked, experts)):
+    parallel = [(name, size(settings, key), shared), (_("expert parallelism"), asked, experts)]
+    if strategy == "megatron":
+        parallel += [
+            (said, size(settings, f"{_MEGATRON}.{each}_parallel_size"), 1)
+            for said, each in ((_("pipeline parallelism"), "pipeline_model"), (_("context parallelism"), "context"))
+        ]
+    for said, wanted, used in parallel:
         if used < wanted:
             note = _("the trainer's {name} {asked}: computed with {used}")
             notes.append(note.format(name=said, asked=wanted, used=used))
     return {
         "strategy": strategy,
         "ranks": groups * shared,
-        "ulysses": shared,
         "remove_padding": _is_on(settings, PACKED),
-        "model_dtype": settings.text(f"{ACTOR}.fsdp_config.model_dtype") or "fp32",
-        "megatron": {
-            "tensor_model_parallel_size": shared,
-            "expert_model_parallel_size": experts,
-            "vanilla_mbridge": settings.truth(f"{_MEGATRON}.vanilla_mbridge"),
-            "override_transformer_config": {
-                each.rpartition(".")[2]: settings.get(each) for each in settings.directly_in(overrides)
-            },
-        },
+        "dtype": _trainer_dtype(settings),
+        **(
+            {
+                "megatron": {
+                    "tensor_model_parallel_size": shared,
+                    "expert_model_parallel_size": experts,
+                    "vanilla_mbridge": settings.truth(f"{_MEGATRON}.vanilla_mbridge"),
+                    "override_transformer_config": settings.below(f"{_MEGATRON}.override_transformer_config"),
+                }
+            }
+            if strategy == "megatron"
+            else {"ulysses": shared, "model_dtype": settings.text(f"{_FSDP}.model_dtype") or "fp32"}
+        ),
     }
+
+
+def _rollout_dtype(settings: Settings) -> str:
+    return settings.text(f"{ROLLOUT}.dtype") or "bfloat16"
+
+
+def _trainer_dtype(settings: Settings) -> str:
+    """Return the dtype in which the trainer computes. If the script does not say it, it is the engine's."""
+    keys = [f"{_FSDP}.mixed_precision.param_dtype", f"{_FSDP}.dtype"]
+    if settings.text(STRATEGY) == "megatron":
+        keys = [f"{_MEGATRON}.dtype"]
+    asked = next((settings.text(key) for key in keys if settings.text(key)), _rollout_dtype(settings))
+    return _DTYPES.get(asked, asked)
 
 
 def _is_on(settings: Settings, key: str) -> bool:
@@ -240,8 +274,20 @@ def _is_on(settings: Settings, key: str) -> bool:
 
 
 def _npus() -> int:
-    asked = virtual_npus(_variables())
-    return int(asked) if asked.isdecimal() else 1
+    """Return the number of this machine's NPUs, which a process of its own asks torch_npu for."""
+    variables = _variables()
+    asked = virtual_npus(variables)
+    if not asked.isdecimal():
+        done = subprocess.run(own_python("-c", _COUNT), env=variables, capture_output=True, text=True, check=False)
+        asked = (done.stdout.split() or [""])[-1]
+        if done.returncode or not asked.isdecimal():
+            raise RolloutError(
+                subject=_("the NPUs of this machine"),
+                expected=_("their number"),
+                found=(done.stderr.splitlines() or [_("no output")])[-1][:500],
+                fix=_("see what verl-npu doctor says about this machine"),
+            )
+    return max(1, int(asked))
 
 
 def _variables() -> dict[str, str]:
@@ -311,8 +357,16 @@ def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
                 "sample size {effective:.1%}"
             ).format(**apart)
         )
+    if result["graphs"]:
+        found.append(
+            _("kl {k1:.2e} (k1), {k3:.2e} (k3) between the reference and the engine with graphs").format(
+                **result["graphs"]
+            )
+        )
     if result["remaining"]:
         found.append(
             _("kl {k3:.2e} (k3) remains if the reference computes with this cause").format(**result["remaining"])
         )
+    counts = _(", ").join(f"{name}: {len(side['operators'])}" for name, side in result["sides"].items())
+    found.append(_("Operators compared: {counts}.").format(counts=counts))
     return found

@@ -54,7 +54,7 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
         made = torch.load(folder / f"trainer-{rank}.pt")
         recorder.include(made["taken"])
         weights.update(made["weights"])
-    prefix, dtype = prefix_of(model), getattr(torch, asked["engine"]["dtype"])
+    prefix, dtype = prefix_of(model), getattr(torch, asked["trainer"]["dtype"])
     return recorder.recording(batch, dtype, lambda name: weights.get(prefix + name, weights.get(name)))
 
 
@@ -101,11 +101,14 @@ def main(folder: Path) -> None:
         if engine.is_mp_src_rank_with_outputs():
             recorder.add(LOGPROBS, made["model_output"]["log_probs"].values()[:, None])
     weights, dtype = {}, getattr(torch, asked["engine"]["dtype"])
+    # All ranks gather each weight, and one writes it.
     for name, weight in engine.get_per_tensor_param()[0]:
+        if rank:
+            continue
         sent, held = asked["weights"].get(name), weight.detach().cpu().to(dtype)
         if sent and digest_of(held) != sent[0]:
             weights[name] = held
-    torch.save({"taken": dict(recorder.taken), "weights": weights if rank == 0 else {}}, folder / f"trainer-{rank}.pt")
+    torch.save({"taken": dict(recorder.taken), "weights": weights}, folder / f"trainer-{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -133,7 +136,7 @@ def _engine(asked: dict[str, Any]) -> Any:
     from verl.workers import config
     from verl.workers.engine import EngineRegistry
 
-    trainer, dtype = asked["trainer"], asked["engine"]["dtype"]
+    trainer, dtype = asked["trainer"], asked["trainer"]["dtype"]
     model = config.HFModelConfig(
         path=asked["engine"]["model"],
         load_tokenizer=False,

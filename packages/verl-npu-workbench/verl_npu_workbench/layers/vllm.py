@@ -31,6 +31,7 @@ _SHARDED = (
     "gate_proj:out",
     "up_proj:out",
     "o_proj:in",
+    "out_proj:in",
     "down_proj:in",
 )
 _HEADS = (".query", ".key", ".value", ".attention")
@@ -70,7 +71,8 @@ class LayerRecorder:
         model = _model(self.model_runner)
         made = self._layers.recording(batch, self.model_runner.model_config.dtype)
         asked = json.loads(Path(folder, ASK).read_text())
-        weights = dict(_differing(layouts_of(model), asked["weights"])) if asked["tensor_parallel"] == 1 else {}
+        whole = asked["engine"]["tensor_parallel_size"] == 1
+        weights = dict(_differing(layouts_of(model), asked["weights"])) if whole else {}
         own = int(getattr(self, "rank", 0))
         torch.save({"values": dict(made.values), "weights": weights}, Path(folder, f"rank-{own}.pt"))
 
@@ -145,18 +147,23 @@ def main(folder: Path) -> None:
         for answer in answers
         for token, each in zip(answer.outputs[0].token_ids, answer.outputs[0].logprobs, strict=True)
     ]
-    (folder / ANSWERS).write_text(json.dumps({"tokens": tokens, "prompts": lengths, "logprobs": chosen}))
     engine.collective_rpc("save_layers", args=(str(folder), tokens, lengths))
+    # Whoever finds the answers also finds the ranks' recordings.
+    (folder / ANSWERS).write_text(json.dumps({"tokens": tokens, "prompts": lengths, "logprobs": chosen}))
 
 
 def read(folder: Path, dtype: torch.dtype, kv_heads: int) -> Recording:
     """Put the ranks' recordings together."""
     answered = json.loads((folder / ANSWERS).read_text())
-    ranks = [torch.load(path) for path in sorted(folder.glob("rank-*.pt"))]
+    ranks = [torch.load(path) for path in sorted(folder.glob("rank-*.pt"), key=_rank_of)]
     values = {name: _merged([each["values"][name] for each in ranks], name, kv_heads) for name in ranks[0]["values"]}
     values[LOGPROBS] = torch.tensor(answered["logprobs"], dtype=torch.float32)[:, None]
     batch = Batch(tuple(map(tuple, answered["tokens"])), tuple(answered["prompts"]))
     return Recording(batch, dtype, values, ranks[0]["weights"].get)
+
+
+def _rank_of(path: Path) -> int:
+    return int(path.stem.removeprefix("rank-"))
 
 
 def _merged(parts: Sequence[torch.Tensor], name: str, kv_heads: int) -> torch.Tensor:
