@@ -112,7 +112,7 @@ class LaunchError(VerlNpuError):
 
 
 class FleetError(VerlNpuError):
-    """The processes of a job have different patches, or a setting that no job can run with."""
+    """The processes of a job have different patches, or this job's settings do not allow it to run."""
 
 
 # Rollouts and weight syncs.

@@ -113,7 +113,7 @@ def _negated(value: object) -> object:
 
 
 def not_judged(request: Request, contract: Contract) -> dict[str, Unexpanded]:
-    """Return the names of the settings that the rules cannot judge.
+    """Return the settings that the rules cannot judge, as a mapping from names to values.
 
     These are values that are not yet expanded, and command-line arguments of MindSpeed-LLM and Megatron that no
     contract records.

@@ -149,7 +149,7 @@ class Evidence:
 
     @cached_property
     def is_outside(self) -> bool:
-        """Tells whether the part of the upstream that should contain the target is missing from this installation."""
+        """Whether the part of the upstream that should contain the target is missing from this installation."""
         return not self.tree.has_part(str(self.patch.target), self.known.packages[0])
 
     def ask(self, atom: Atom) -> bool | None:

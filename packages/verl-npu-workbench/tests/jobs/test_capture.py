@@ -162,6 +162,7 @@ def test_a_script_that_resets_its_path_can_source_files(captured: Captured, writ
     write("export A=1", name="examples/env.sh")
     found = captured("set -e", "old=$PATH; PATH=/usr/bin", "source examples/env.sh", "PATH=$old ray stop")
     assert found.exports(found.calls[0])["A"] == "1"
+    assert found.read == (found.script, found.tree / "examples/env.sh")
 
 
 def test_a_script_that_another_one_starts_is_captured_too(captured: Captured, write: Write) -> None:
@@ -169,7 +170,7 @@ def test_a_script_that_another_one_starts_is_captured_too(captured: Captured, wr
     found = captured("bash examples/inner.sh word")
     assert words(found) == [["ray", "word"]]
     assert found.missing == ("/not-here",)
-    assert found.read == (found.script, found.tree / "examples/inner.sh")
+    assert found.read == (found.script, found.tree / "examples/inner.sh", Path("/not-here"))
 
 
 def test_a_limit_that_cannot_be_raised_is_no_error(captured: Captured) -> None:

@@ -237,6 +237,16 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "parallel-sizes",
         True,
     ),
+    "a rollout": (
+        script({f"{ROLLOUT}.tensor_model_parallel_size": 3}, module="recipe.dapo.main_dapo"),
+        "parallel-sizes",
+        True,
+    ),
+    "engines that do not divide the NPUs": (
+        script({f"{ROLLOUT}.pipeline_model_parallel_size": 3}, module="verl.trainer.main_ppo_sync"),
+        "rollout.ranks",
+        True,
+    ),
     "a rollout of its own": (script({"rollout.n_gpus_per_node": 2, "rollout.nnodes": 1}), "parallel-sizes", True),
     "a variable that is not exported": (script(text="HCCL_CONNECT_TIMEOUT=900\n"), "exports", False),
     "a variable that a cluster does not get": (script(exports={"VLLM_USE_V1": "1"}, runtime={}), "exports", False),

@@ -104,3 +104,6 @@ def test_a_section_that_is_replaced_loses_its_keys() -> None:
 def test_a_section_is_nested_and_has_no_null() -> None:
     settings = Settings({"a.b": 1, "a.c.d.e": 2, "a.c.f": 3, "a.g": None, "ab.c": 4})
     assert settings.below("a") == {"b": 1, "c": {"d": {"e": 2}, "f": 3}}
+    known = Settings({"a.b": {}, "a.b.c": 1, "a.d": 3, "a.d.e": 1})
+    assert known.below("a") == {"b": {"c": 1}, "d": {"e": 1}}
+    assert known.get("a.b") == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,9 +241,38 @@ def test_a_checkpoint_engine_is_looked_up_where_verl_registers_them(
     assert found(upstream, {f"{key}.backend": "mine", f"{key}.custom_backend_module": "my.engines"}) == []
 
 
+@pytest.mark.parametrize(
+    ("module", "code"), [("verl.trainer.main_ppo", "validation"), ("recipe.dapo.main_dapo", "parallel-sizes")]
+)
+def test_a_rollout_that_does_not_divide_the_npus_is_refused_once(
+    module: str, code: str, upstream: tuple[SourceTree, dict[str, object]]
+) -> None:
+    sources, written = upstream
+    given = {**written, **GOOD, f"{ROLLOUT}.tensor_model_parallel_size": 3}
+    judged = findings(script(given, sources=sources, module=module))
+    assert [each.code for each in judged if each.refused] == [code]
+
+
 def test_a_recipe_that_does_not_validate_is_warned(upstream: tuple[SourceTree, dict[str, object]]) -> None:
     (finding,) = found(upstream, {"data.train_batch_size": 8}, module="recipe.dapo.main_dapo")
     assert (finding.code, finding.refused) == ("validation", False)
+
+
+@pytest.mark.parametrize(("module", "refused"), [("verl.utils.config", True), ("recipe.utils", False)])
+def test_a_recipe_that_validates_as_upstream_does_is_refused(
+    module: str, refused: bool, upstream: tuple[SourceTree, dict[str, object]], tmp_path: Path
+) -> None:
+    (tmp_path / "main.py").write_text(f"from {module} import validate_config\n\nvalidate_config(config)")
+    sources, written = upstream
+    given = script({**written, **GOOD, f"{ACTOR}.loss_agg_mode": "mean"}, sources=sources, module="recipe.main")
+    judged = replace(given, trainer=replace(given.trainer, recipes=tmp_path))
+    said = [each for each in findings(judged) if "Invalid loss_agg_mode" in str(each)]
+    assert [each.refused for each in said] == [refused]
+
+
+def test_two_wrong_values_of_one_kind_are_both_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    keys = [f"{ACTOR}.fsdp_config.model_dtype", f"{REFERENCE}.fsdp_config.model_dtype"]
+    assert [each.subject for each in found(upstream, dict.fromkeys(keys, "bf"))] == keys
 
 
 def test_a_recipe_may_train_no_critic_whatever_its_estimator(upstream: tuple[SourceTree, dict[str, object]]) -> None:

@@ -154,8 +154,9 @@ def test_all_of_an_optimizer_that_is_partly_on_the_host_is_tried_there_first(pla
     optimizer = f"{ACTOR}.optim.override_optimizer_config"
     fraction = f"{optimizer}.optimizer_offload_fraction"
     asked = {f"{ACTOR}.strategy": "megatron", f"{optimizer}.optimizer_cpu_offload": True}
-    assert _changes(planned({UPDATE: 90.0}, **asked, **{fraction: 0.4}))[0] == {fraction: 1.0}
-    assert fraction not in _keys(planned({UPDATE: 90.0}, **asked, **{fraction: 1.0}))
+    assert _changes(planned({UPDATE: 90.0}, state=9.0, **asked, **{fraction: 0.4}))[0] == {fraction: 1.0}
+    assert fraction not in _keys(planned({UPDATE: 90.0}, **asked, **{fraction: 0.4})), "the phase has no optimizer"
+    assert fraction not in _keys(planned({UPDATE: 90.0}, state=9.0, **asked, **{fraction: 1.0}))
 
 
 def test_the_critic_is_offloaded_for_the_actors_update(planned: Plan) -> None:

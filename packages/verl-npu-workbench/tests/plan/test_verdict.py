@@ -30,9 +30,12 @@ def test_an_optimizer_that_is_partly_on_the_host_is_not_refused(planned, fractio
     """The run whose peak was 43.53 GiB, where its plan has 121.56: benchmarks/predictions/recipe-dppo-30b.json."""
     optimizer = "actor_rollout_ref.actor.optim.override_optimizer_config"
     asked = {f"{optimizer}.optimizer_cpu_offload": True, f"{optimizer}.optimizer_offload_fraction": fraction}
-    hybrid = planned({"update actor": 121.6}, **{"actor_rollout_ref.actor.strategy": "megatron", **asked})
-    assert judge(hybrid).fit is fit
-    assert judge(planned({"update actor": 121.6}, **asked)).fit is Fit.DOES_NOT, "FSDP has no such optimizer"
+    megatron = {"actor_rollout_ref.actor.strategy": "megatron", **asked}
+    assert judge(planned({"update actor": 121.6}, state=90.0, **megatron)).fit is fit
+    fsdp = planned({"update actor": 121.6}, state=90.0, **asked)
+    assert judge(fsdp).fit is Fit.DOES_NOT, "FSDP has no such optimizer"
+    without = planned({"update actor": 121.6}, state=30.0, **megatron)
+    assert judge(without).fit is Fit.DOES_NOT, "it does not fit without the optimizer either"
 
 
 def test_the_engine_needs_its_share_beside_what_the_trainer_keeps(planned) -> None:

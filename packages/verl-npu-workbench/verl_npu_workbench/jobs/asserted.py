@@ -54,7 +54,8 @@ _BUILTINS: Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]] = {
 called with."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64", "half"})
-_MUTATING_CALL = rb"\b%s\.(?:add|append|clear|extend|insert|pop|remove|setdefault|update)\("
+_MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
+_MUTATING_CALL = rb"\b%%s\.(?:%s)\(" % "|".join(_MUTATING).encode()
 _SECTION_TO_OBJECT = "omega_conf_to_dataclass"
 """Upstream's helper function through which Hydra turns a section into an object of the class in the section's
 `_target_`."""
@@ -88,10 +89,12 @@ class _Section:
 
     def get(self, name: str) -> object:
         key = self.full(name)
-        value = self.values.get(key, UNKNOWN)
+        value = self.values.get(key, {})
         # A section may have an entry of its own, without a value.
-        if (value is UNKNOWN or value == {}) and any(other.startswith(f"{key}.") for other in self.values):
+        if value == {} and any(other.startswith(f"{key}.") for other in self.values):
             return _Section(self.values, key)
+        if key not in self.values:
+            return UNKNOWN
         # Only the running job can resolve the rest of the interpolations; `???` marks a missing value.
         return UNKNOWN if isinstance(value, str) and ("${" in value or value == "???") else value
 
@@ -306,8 +309,17 @@ class _Reading:
         called = {id(part) for func in changing for part in ast.walk(func)}
         # A frozen dataclass sets its attributes in this way.
         set_ones = [
-            each.args for each in calls if ast.unparse(each.func) == "object.__setattr__" and len(each.args) == 3
+            each.args
+            for each in calls
+            if ast.unparse(each.func) == "object.__setattr__"
+            and [type(arg) for arg in each.args[1:2]] == [ast.Constant]
         ]
+        for func in functions:
+            if isinstance(func, ast.Attribute) and func.attr in _MUTATING:
+                changed = self._value_or_unknown(func.value, names)
+                if isinstance(changed, _Section):
+                    changed.values[changed.key] = UNKNOWN
+                self._bind(func.value, UNKNOWN, names)
         # What is stored in an attribute is bound below.
         read = {id(each.value) for each in inside if isinstance(each, ast.Attribute)} | {id(of) for of, *_ in set_ones}
         for of, attribute, _value in set_ones:
@@ -364,9 +376,10 @@ class _Reading:
         def find() -> list[str]:
             classes = (node for each in self._resolution_order(of) for node in self.tree.nodes(each))
             members = (each for node in classes for each in getattr(node, "body", ()))
-            inside = (each for node in members if getattr(node, "name", "") != "__init__" for each in ast.walk(node))
-            stores = (ast.unparse(each) for each in inside if isinstance(getattr(each, "ctx", None), ast.Store))
-            found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in stores)
+            changed = (
+                each for node in members if getattr(node, "name", "") != "__init__" for each in _changed_in(node)
+            )
+            found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in changed)
             return [each[1] or "" for each in found if each]
 
         return self.tree.recall(("assigned", of, name), find)
@@ -508,7 +521,10 @@ class _Reading:
                 if isinstance(owner := names.get("self"), _Object):
                     return self._method(self._bases(self.within), name, owner, args, given)
             case ast.Attribute(value=ast.Name(id="object"), attr="__setattr__") if isinstance(args[0], _Object):
-                args[0].attributes[str(args[1])] = args[2]
+                if not isinstance(args[1], str):
+                    args[0].attributes.clear()
+                    raise _Unknown
+                args[0].attributes[args[1]] = args[2]
                 return None
             case ast.Attribute(value=of, attr=name):
                 return self._call_method(self._value(of, names), name, args, given)
@@ -646,7 +662,7 @@ class _Reading:
         stored = [each.name for each in functions if _stores(each, registry)]
         if not stored:
             return
-        words = [registry.owner, *stored] if registry.owner else stored
+        words = [f".{stored[0]}("] if registry.owner else stored
         near = self.tree.modules_with((registry.module.rpartition(".")[0],), words)
         far = self.tree.modules_with((registry.package,), words)
         for module in dict.fromkeys((registry.module, *near)):
@@ -658,14 +674,37 @@ class _Reading:
         tree, reading = self.tree.parse(module), replace(self, module=module)
         for node in ast.walk(tree) if tree is not None else ():
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name), args=[first, *_]) if (
-                    registry.owner and name in stored and self._refers_to(module, owner, registry.module)
+                case ast.Call(func=ast.Attribute(value=of, attr=name), args=args) if (
+                    registry.owner and name in stored and self._is_registry(module, of, registry)
                 ):
-                    yield reading._value(first, {})
+                    if not args:
+                        raise _Unknown
+                    yield reading._value(args[0], {})
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if (
                     not registry.owner and name in stored and self._refers_to(module, name, registry.module)
                 ):
                     yield reading._value(first, {})
+
+    def _is_registry(self, module: str, of: ast.expr, registry: Target) -> bool:
+        """Tell whether an expression in `module` is the class of a registry, or one of its subclasses.
+
+        Raises:
+            _Unknown: the expression may be anything.
+        """
+        name = of.id if isinstance(of, ast.Name) else ""
+        if getattr(of, "attr", "") == registry.owner or (name and self._refers_to(module, name, registry.module)):
+            return True
+        while isinstance(of, ast.Attribute):
+            of = of.value
+        sources: list[str] = []
+        for node in self.tree.nodes(Target(module, of.id)) if isinstance(of, ast.Name) else ():
+            if isinstance(node, ast.Import):
+                sources += [each.name for each in node.names]
+            else:
+                sources.append(self.tree.imported_module(module, node) if isinstance(node, ast.ImportFrom) else module)
+        if sources and not any(each.partition(".")[0] in self.tree for each in sources):
+            return False
+        return Target(registry.module, registry.owner) in self._resolution_order(self._class(module, name))
 
     def _refers_to(self, module: str, name: str, of: str) -> bool:
         """Tell whether a name in `module` refers to something in the module `of`."""
@@ -741,7 +780,9 @@ class _Reading:
         for each in reversed(line):
             for name, node in self._fields(each):
                 made.attributes[name] = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
-        for name in given.keys() - made.attributes.keys() if all(map(self._is_whole, line)) else ():
+        unexpected = [name for name in given if name not in made.attributes]
+        # Python names only the first.
+        for name in unexpected[:1] if all(map(self._is_whole, line)) else ():
             self.said.append(f"TypeError: {target.name}.__init__() got an unexpected keyword argument '{name}'")
         made.attributes.update(given)
         if any(self._defined(line, "__post_init__")):
@@ -770,8 +811,14 @@ class _Reading:
                 "dataclass" in ast.unparse(by) for by in node.decorator_list
             ):
                 return False
-            if len(self._bases(target)) < sum(ast.unparse(base) != "collections.abc.Mapping" for base in node.bases):
-                return False
+            for base in node.bases:
+                if isinstance(base, ast.Name):
+                    try:
+                        self._class(target.module, base.id)
+                    except _Unknown:
+                        return False
+                elif ast.unparse(base) != "collections.abc.Mapping":
+                    return False
         return True
 
     def _class(self, module: str, name: str) -> Target:
@@ -789,6 +836,28 @@ def _is_instance(value: object, kinds: ast.expr) -> bool:
     if value is UNKNOWN or isinstance(value, _Section) or not _TYPES.keys() >= {*named}:
         raise _Unknown
     return isinstance(value, tuple(_TYPES[name] for name in named))
+
+
+def _changed_in(function: ast.AST) -> Iterator[str]:
+    """Yield what a function assigns to, or changes with a method, as text. Local names for parts of an attribute are
+    replaced by these parts."""
+    inside = list(ast.walk(function))
+    names: dict[str, str] = {}
+    for each in inside:
+        match each:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() as value):
+                first, dot, rest = ast.unparse(value).partition(".")
+                names[name] = names.get(first, first) + dot + rest
+    for each in inside:
+        match each:
+            case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                text = ast.unparse(each)
+            case ast.Call(func=ast.Attribute(value=of, attr=attr)) if attr in _MUTATING:
+                text = ast.unparse(of)
+            case _:
+                continue
+        found = re.match(r"\w+", text)
+        yield names.get(found[0], found[0]) + text[found.end() :] if found else text
 
 
 def _is_class_method(function: ast.FunctionDef) -> bool:

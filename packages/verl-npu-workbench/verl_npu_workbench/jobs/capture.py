@@ -34,12 +34,14 @@ STANDINS = (
 """The programs that are replaced by a stand-in. The stand-in records each call."""
 _LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
 # Each bash sources this before the script, so that the shell files that run are recorded, and sourcing a file that is
-# only on the cluster does not end the script.
+# only on the cluster does not end the script. The script may have reset PATH.
 _PRELUDE = r"""
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
-source() { if [ -e "$1" ]; then verl-npu-read "$1" || :; builtin source "$@"; else verl-npu-missing "$1"; fi; }
-.() { if [ -e "$1" ]; then verl-npu-read "$1" || :; builtin . "$@"; else verl-npu-missing "$1"; fi; }
-if [ -f "$0" ]; then verl-npu-read "$0" || :; fi
+source() {
+  if [ -e "$1" ]; then "%s/verl-npu-read" "$1" || :; builtin source "$@"; else "%s/verl-npu-missing" "$1"; fi
+}
+.() { if [ -e "$1" ]; then "%s/verl-npu-read" "$1" || :; builtin . "$@"; else "%s/verl-npu-missing" "$1"; fi; }
+if [ -f "$0" ]; then "%s/verl-npu-read" "$0" || :; fi
 """
 _MISSING, _READ = "verl-npu-missing", "verl-npu-read"
 _MOST_CALLS = 10_000
@@ -103,7 +105,7 @@ class Capture:
     missing: tuple[str, ...]
     """Files that the script sources but that do not exist on this machine."""
     read: tuple[Path, ...]
-    """The script, and the shell files that it sources or starts."""
+    """The script, and the shell files that it sources or starts, or would if they existed."""
     ended: Ended
     before: Mapping[str, str]
     """The variables that the script was started with."""
@@ -306,7 +308,7 @@ def _stand_ins(folder: Path, places: _Places) -> Path:
         start = f'exec -a {name} "$STAND_IN_PYTHON" -I -S {places.programs}/stand_in.py {name} "$@"'
         (folder / name).write_text(f"#!/bin/bash -p\n{start}\n")
         (folder / name).chmod(0o755)
-    (folder / "prelude").write_text(_PRELUDE)
+    (folder / "prelude").write_text(_PRELUDE.replace("%s", str(places.programs)))
     return folder
 
 
@@ -348,12 +350,12 @@ def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...], tuple[Path, 
             call = _call(json.loads(line))
         except (ValueError, RecursionError):
             continue  # a killed stand-in left half a line, or the script itself wrote there
+        if call.program not in (_MISSING, _READ):
+            calls.append(call)
+            continue
+        read += [call.folder / name for name in call.arguments[:1]]
         if call.program == _MISSING:
             missing += call.arguments[:1]
-        elif call.program == _READ:
-            read += [call.folder / name for name in call.arguments[:1]]
-        else:
-            calls.append(call)
     return tuple(calls), tuple(dict.fromkeys(missing)), tuple(dict.fromkeys(read))
 
 

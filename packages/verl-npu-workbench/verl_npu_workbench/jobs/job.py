@@ -110,13 +110,15 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     check_possible(unconfined)
     with progress.step(_("composing the settings of {module}").format(module=trainer.module)):
         answer = _answer(trainer, tree, entry, unconfined)
+    said = " ".join(str(answer.get("error")).split())[:400]
     if name := answer.get("lacking"):
-        raise _not_composed(trainer, _("no package {name}, which hydra.searchpath names").format(name=name))
+        missing = _("no package {name}, which hydra.searchpath names").format(name=name)
+        raise _not_composed(trainer, f"{missing}: {said}")
     if "error" in answer:
         raise JobSettingError(
             subject=_("the overrides of {module}").format(module=trainer.module),
             expected=_("overrides that Hydra accepts"),
-            found=" ".join(str(answer["error"]).split())[:400],
+            found=said,
             fix=_(
                 "look the key up in this verl's own configuration: put + in front of a key that the configuration "
                 "does not have, and use the new name of a key that was moved"

@@ -14,6 +14,7 @@ MINI_BATCH = f"{ACTOR}.ppo_mini_batch_size"
 PATH, PACKED = f"{MODEL}.path", f"{MODEL}.use_remove_padding"
 ENGINE = f"{ROLLOUT}.name"
 SAMPLES = f"{ROLLOUT}.n"
+ROLLOUT_TENSOR = f"{ROLLOUT}.tensor_model_parallel_size"
 FREE_CACHE_ENGINE = f"{ROLLOUT}.free_cache_engine"
 REWARD_MODELS = ("reward_model", "reward.reward_model")
 """The sections of reward models: before v0.7.0, and since."""

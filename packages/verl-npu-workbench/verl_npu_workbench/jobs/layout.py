@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from verl_npu.language import gettext as _
 
-from .keys import ACTOR, NODES, NPUS, REFERENCE, ROLLOUT, has_critic, is_megatron, rollout_npus, size
+from .keys import ACTOR, NODES, NPUS, REFERENCE, ROLLOUT_TENSOR, has_critic, is_megatron, rollout_npus, size
 from .settings import Settings
 from .trainer import Trainer
 
@@ -118,8 +118,7 @@ def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
     if npus <= 0:
         return
     yield from _trainer_sizes(settings, npus)
-    # verl's worker says the same of a rollout that shares the trainer's NPUs.
-    npus, key = rollout_npus(settings), f"{ROLLOUT}.tensor_model_parallel_size"
+    npus, key = rollout_npus(settings) or npus, ROLLOUT_TENSOR
     if npus % size(settings, key):
         yield Indivisible(Framework.ROLLOUT, key, str(size(settings, key)), npus)
 

@@ -59,6 +59,7 @@ from .keys import (
     MODEL,
     NPUS,
     ROLLOUT,
+    ROLLOUT_TENSOR,
     is_megatron,
     is_separate,
     may_sleep,
@@ -744,6 +745,7 @@ _SUPPORTED_TRAINERS = re.compile(r"(?:verl|recipe\.(?:fully_async_policy|gkd|one
 _GROUP_CALL = re.compile(rb"\b(?:create|init)_collective_group\(")
 
 _ENGINE_RULES = (
+    "rollout.ranks",
     "rollout.heads",
     "rollout.additional_config",
     "rollout.rl_config",
@@ -794,4 +796,11 @@ RULES: tuple[Rule[Script], ...] = (
 
 def findings(script: Script) -> list[Finding]:
     """Return the findings of all rules that can be checked for a script. Refusals come first."""
-    return sorted(find(RULES, script, Stage.SCRIPT), key=lambda finding: not finding.refused)
+    found = list(find(RULES, script, Stage.SCRIPT))
+    # Two rules say that the rollout's size does not divide the NPUs. So does verl's own worker, if it is followed.
+    ranks = [
+        each for each in found if each.code in ("parallel-sizes", "rollout.ranks") and each.subject == ROLLOUT_TENSOR
+    ]
+    extra = ranks if any("infer_world_size" in str(each.why) for each in found) else ranks[1:]
+    found = [each for each in found if each not in extra]
+    return sorted(found, key=lambda finding: not finding.refused)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any  # A configuration of OmegaConf's.
 
 from verl_npu import environment
 from verl_npu.errors import SettingError
@@ -16,7 +15,7 @@ from verl_npu.registry.source.tree import SourceTree
 
 from .keys import ENGINE
 from .layout import npus_of
-from .settings import Settings
+from .settings import Settings, nested
 from .trainer import Trainer
 
 
@@ -55,19 +54,9 @@ class Script:
         """The settings in the form in which the job's functions get them."""
         from omegaconf import OmegaConf
 
-        nested: dict[str, Any] = {}
-        for key, value in self.settings.values.items():
-            *sections, last = key.split(".")
-            section = nested
-            for name in sections:
-                # A recipe's configuration may use one key both as a value and as a section.
-                if not isinstance(section.get(name), dict):
-                    section[name] = {}
-                section = section[name]
-            # OmegaConf raises an error for a mandatory value that is missing.
-            if value != "???":
-                section[last] = _literal(value)
-        config: Section = OmegaConf.create(nested)
+        # OmegaConf raises an error for a mandatory value that is missing.
+        given = ((key, _literal(value)) for key, value in self.settings.values.items() if value != "???")
+        config: Section = OmegaConf.create(nested(given))
         return config
 
 

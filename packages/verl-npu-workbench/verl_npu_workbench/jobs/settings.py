@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,12 +71,12 @@ class Settings:
 
     def below(self, section: str) -> dict[str, Any]:
         """Return a section as nested mappings, without the values that are null."""
-        found: dict[str, Any] = {}
-        for key, value in self.values.items():
-            if key.startswith(f"{section}.") and value is not None:
-                *parents, name = key.removeprefix(f"{section}.").split(".")
-                functools.reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, found)[name] = value
-        return found
+        start = f"{section}."
+        return nested(
+            (key.removeprefix(start), value)
+            for key, value in self.values.items()
+            if key.startswith(start) and value is not None
+        )
 
     def changed(self, after: Mapping[str, object]) -> Settings:
         """Return a copy of the settings in which the keys in `after` have new values. If a section is set to a value,
@@ -87,6 +87,22 @@ class Settings:
             if not any(key.startswith(f"{changed}.") for changed in after)
         }
         return Settings({**kept, **after})
+
+
+def nested(values: Iterable[tuple[str, object]]) -> dict[str, Any]:
+    """Return values, each with its full key, as nested mappings. Of a value and a section with the same key, the later
+    one is kept."""
+    found: dict[str, Any] = {}
+    for key, value in values:
+        *sections, last = key.split(".")
+        inner = found
+        for name in sections:
+            # A recipe's configuration may use one key both as a value and as a section.
+            if not isinstance(inner.get(name), dict):
+                inner[name] = {}
+            inner = inner[name]
+        inner[last] = copy.deepcopy(value)
+    return found
 
 
 def override(key: str, value: object) -> str:

@@ -19,17 +19,25 @@ from .script import Script, rule
 
 
 def _source_of_trainer(script: Script) -> bytes:
-    return script.sources.read(script.trainer.module) or b""
+    """Return the source of the trainer's own file, in the tree or in the clone of verl-recipe."""
+    found, module, recipes = script.sources.read(script.trainer.module), script.trainer.module, script.trainer.recipes
+    if found is None and recipes is not None:
+        path = recipes.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        return path.read_bytes() if path.is_file() else b""
+    return found or b""
 
 
 def _validation_severity(script: Script) -> Callable[..., Finding]:
     """Return the function `error` if the trainer calls upstream's `validate_config`, and `warning` if it does not.
 
-    The call is in the trainer's own file or, as at 796871d7, in RayPPOTrainer.
+    The call is in the trainer's own file or, as at 796871d7, in RayPPOTrainer. recipe.spin calls a function of its own
+    that has the same name.
     """
     trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
     asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
-        rb"(?<![\w.])validate_config\(", _source_of_trainer(script)
+        rb"^\s*from verl\.utils\.config import [^\n]*\bvalidate_config\b.*(?<![\w.])validate_config\(",
+        _source_of_trainer(script),
+        re.DOTALL | re.MULTILINE,
     )
     return error if asks or b"self._validate_config()" in trainer else warning
 
@@ -97,6 +105,15 @@ def _choices(script: Script) -> _Refusals:
 
 
 def _validation(script: Script) -> _Refusals:
+    said: set[str] = set()
+    # Several parts of upstream's code raise the same error, and some of them only in some recipes.
+    for make, each in sorted(_validating(script), key=lambda found: found[0] is not error):
+        if each.message not in said:
+            yield make, each
+        said.add(each.message)
+
+
+def _validating(script: Script) -> _Refusals:
     settings, sources = script.settings, script.sources
     # A recipe with workers of its own may make no objects of the sections.
     make = error if script.trainer.module.startswith("verl.") or _starts_workers(script) else warning
@@ -119,11 +136,10 @@ def _upstream_rule(code: str, find: Callable[[Script], _Refusals], about: str) -
     """Return a rule that interprets upstream's code. The rule reports an error once."""
 
     def asked(script: Script) -> Iterator[Finding]:
-        said: set[str] = set()
-        for make, each in find(script) if script.trainer.trains and ESTIMATOR in script.settings else ():
-            if each.message not in said:
-                yield _refused(make, code, script, each)
-            said.add(each.message)
+        for make, each in (
+            dict.fromkeys(find(script)) if script.trainer.trains and ESTIMATOR in script.settings else ()
+        ):
+            yield _refused(make, code, script, each)
 
     return Rule(code, asked, (Stage.SCRIPT,), about=about)
 

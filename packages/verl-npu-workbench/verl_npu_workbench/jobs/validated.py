@@ -1,7 +1,7 @@
 """Finds the settings that verl's own code rejects, by interpreting the source of the script's verl.
 
-The interpreter follows four parts of verl: its validation, the classes of its sections, its look-ups by name, and the
-way it divides mini-batches among workers.
+The interpreter follows six parts of verl: its validation, the classes of its sections, its look-ups by name, the way
+it continues from a checkpoint, the way its workers are built, and the way they divide mini-batches.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
     micro-batches."""
     ranks, mini = npus // max(replica, 1), f"{ACTOR}.ppo_mini_batch_size"
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
-    if not ranks or batch <= 0 or ESTIMATOR not in settings:
+    if not ranks or batch <= 0:
         return
     if _is_legacy(settings, tree):
         if settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):

@@ -78,10 +78,10 @@ def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
 def _reinforcement_knobs(
     planned: Planned, rollout: Rollout, verdict: Verdict, failing: Sequence[PhaseFit]
 ) -> Iterator[Knob]:
+    if is_partly_on_host(planned.settings) and any(fit.holders.get(Holder.OPTIMIZER.value) for fit in failing):
+        yield Knob(((HOST_FRACTION, 1.0),), _("runs all of the optimizer on the host"))
     for fit in failing:
         phase = Phase(fit.phase)
-        if is_partly_on_host(planned.settings):
-            yield Knob(((HOST_FRACTION, 1.0),), _("runs all of the optimizer on the host"))
         if phase in (Phase.ROLLOUT, Phase.SERVERS):
             yield from _rollout_knobs(rollout, verdict, fit)
         if phase in (Phase.WEIGHT_SYNC, Phase.SERVERS_SYNC):

@@ -80,8 +80,12 @@ def judge(planned: Planned) -> Verdict:
     if any(outcome.error for outcome in planned.outcomes):
         fit = Fit.FAILED
     else:
-        lacks = Fit.MAY_NOT if is_partly_on_host(planned.settings) else Fit.DOES_NOT
-        fit = lacks if any(phase.fit is Fit.DOES_NOT for phase in found) else Fit.FITS
+        failing = [phase for phase in found if phase.fit is Fit.DOES_NOT]
+        # The plan does not know how much of the optimizer is on the host.
+        may = is_partly_on_host(planned.settings) and all(
+            max(phase.needed - capacity, 1) <= phase.holders.get(Holder.OPTIMIZER.value, 0) for phase in failing
+        )
+        fit = (Fit.MAY_NOT if may else Fit.DOES_NOT) if failing else Fit.FITS
     return Verdict(fit, tuple(found), reserve, capacity)
 
 

@@ -266,7 +266,7 @@ class Messages:
         return self._names[rank]
 
     def exchange(self, topic: str, message: bytes, limit: float | None = None) -> list[bytes]:
-        """Send `message` to all ranks. Return the messages of all ranks, as a mapping from ranks to messages.
+        """Send `message` to all ranks. Return the messages of all ranks, in the order of the ranks.
 
         If some ranks send nothing within `limit` seconds (default: the group's timeout), raises a GroupError that
         names them. If such a rank sends its message later, it gets the same error.

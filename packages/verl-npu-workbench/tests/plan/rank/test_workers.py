@@ -65,13 +65,16 @@ def test_phases_that_do_not_train_are_given_more() -> None:
 R2, R3, OFF = ({"router_replay": {"mode": mode}} for mode in ("R2", "R3", "disabled"))
 
 
-@pytest.mark.parametrize("replay", [R2, {"megatron": R3}])
-def test_a_job_that_replays_routes_is_given_the_experts_of_each_token_and_layer(tmp_path, replay) -> None:
+@pytest.mark.parametrize("replay", [R2, {**R2, "megatron": None}, {"router_replay": None, "megatron": R3}])
+@pytest.mark.parametrize(("kind", "experts"), [("qwen3_moe", "num_experts"), ("mixtral", "num_local_experts")])
+def test_a_job_that_replays_routes_is_given_the_experts_of_each_token_and_layer(
+    tmp_path, replay, kind: str, experts: str
+) -> None:
     pytest.importorskip("transformers")
     from verl_npu_workbench.plan.rank.workers import routed_experts
 
-    sizes = {"num_hidden_layers": 3, "num_experts": 8, "num_experts_per_tok": 2}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", **sizes}))
+    sizes = {"num_hidden_layers": 3, experts: 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **sizes}))
     model = SimpleNamespace(path=str(tmp_path))
     found = routed_experts(SimpleNamespace(actor=replay, model=model), sequences=2, tokens=5)["routed_experts"]
     assert found.shape == (2, 5, 3, 2)

@@ -101,7 +101,8 @@ def routed_experts(roles: DictConfig, sequences: int, tokens: int) -> dict[str, 
     The routes come from the rollout (mode R3) or from the log-probabilities (mode R2). Source:
     verl/experimental/agent_loop/agent_loop.py and verl/utils/megatron/router_replay_utils.py.
     """
-    modes = [role.get("router_replay", {}).get("mode") for role in (roles.actor, roles.actor.get("megatron", {}))]
+    sections = (roles.actor, roles.actor.get("megatron") or {})
+    modes = [(section.get("router_replay") or {}).get("mode") for section in sections]
     if not any(mode in ("R2", "R3") for mode in modes):
         return {}
     import torch
@@ -114,7 +115,8 @@ def routed_experts(roles: DictConfig, sequences: int, tokens: int) -> dict[str, 
 
 
 def _experts_of(model: Any) -> int:
-    return int(next(getattr(model, name) for name in ("num_experts", "n_routed_experts") if hasattr(model, name)))
+    names = ("num_experts", "n_routed_experts", "num_local_experts")
+    return int(next(getattr(model, name) for name in names if hasattr(model, name)))
 
 
 class Workers(ABC):
