@@ -18,10 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from verl_npu import progress, reporting
 
 from .interpreter import Interpreter
+
+# The tests share the cores, so an example may be slow for no reason of its own.
+settings.register_profile("shared cores", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared cores")
 
 PROJECT = Path(__file__).resolve().parents[2]
 # The tests compare the output of commands with English texts, whatever the language of the person who runs them.

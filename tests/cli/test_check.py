@@ -75,6 +75,7 @@ def test_one_changed_operator_is_named_but_no_drift_for_a_wrapper(run: Run, tree
     assert content["revision"]["differs"] == ["verl.trainer.main_ppo:run_ppo"]
 
 
+@pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_a_moved_module_is_gone(run: Run, tree: Path) -> None:
     (tree / RAY).rename(tree / "verl/single_controller/ray/moved.py")
     status, _, patches = states(run, tree)
@@ -207,6 +208,7 @@ def test_patches_that_fit_are_shown_only_by_verbose(run: Run, tree: Path) -> Non
     assert [patch for patch in patches if patch not in output.split()] == []
 
 
+@pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_a_patch_that_fits_and_is_bypassed_is_shown(run: Run, tree: Path) -> None:
     edit(tree, "verl/trainer/main_ppo.py", "            config=config,\n", "            config=dict(config),\n")
     status, output = run("check", "--source", str(tree))
@@ -215,6 +217,7 @@ def test_a_patch_that_fits_and_is_bypassed_is_shown(run: Run, tree: Path) -> Non
     assert "may be bypassed at verl.trainer.main_ppo:TaskRunner.run" in " ".join(output.split())
 
 
+@pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_a_patch_that_fits_is_left_out_with_a_feature_that_drifted(run: Run, drifted: Path) -> None:
     _, output = run("check", "--source", str(drifted), "-v")
     assert ", left out with its feature" in output

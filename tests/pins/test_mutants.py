@@ -38,7 +38,7 @@ NIGHTLY = pytest.mark.nightly("patches", "verl_npu/registry")
 pins = pytest.mark.parametrize(
     ("name", "share"),
     [
-        pytest.param("v0.6.1", 120, id="a share of v0.6.1"),
+        pytest.param("v0.6.1", 240, id="a share of v0.6.1"),
         *(pytest.param(lock.pin, 1, id=lock.pin, marks=NIGHTLY) for lock in LOCKS["verl"]),
     ],
 )

@@ -24,7 +24,7 @@ def padded(draw):
     return values, mask
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(padded())
 def test_unpad_takes_the_kept_tokens_row_by_row(case) -> None:
     values, mask = case
@@ -40,7 +40,7 @@ def test_unpad_takes_the_kept_tokens_row_by_row(case) -> None:
     assert (longest, used.tolist()) == (max(lengths), lengths)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(padded())
 def test_pad_undoes_unpad_and_leaves_zeros(case) -> None:
     values, mask = case

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.registry.conftest import Package, Plugin
@@ -95,7 +95,7 @@ def same(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> bool:
     return a.keys() == b.keys() and all(list(a[k]) == list(b[k]) and all(a[k][x] is b[k][x] for x in a[k]) for k in a)
 
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=25)
 
 
 @quick

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from verl_npu_workbench.diagnosis import judgement
 from verl_npu_workbench.diagnosis.judgement import Conclusion, Diagnosis, diagnose, judge
@@ -70,7 +70,6 @@ def test_a_healthy_log_has_no_error_and_says_how_far_it_came() -> None:
     assert (diagnosis.lines, diagnosis.steps) == (len(HEALTHY), 1)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(HEALTHY), max_size=30))
 def test_no_order_of_healthy_lines_makes_an_error(lines: list[str]) -> None:
     assert judge(lines, growing=True).verdict is Conclusion.NONE
@@ -78,7 +77,7 @@ def test_no_order_of_healthy_lines_makes_an_error(lines: list[str]) -> None:
     assert judge(lines).root is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=80), max_size=30))
 def test_any_text_is_read_to_its_end(lines: list[str]) -> None:
     assert judge(lines).lines == len(lines)
@@ -236,7 +235,7 @@ def plain(one: Quoted) -> str:
     return "\n".join(line.partition("\x1b[0m ")[2] for line in one.text.splitlines())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_prefixes_colours_and_interleaving_do_not_change_the_verdict(data: st.DataObject) -> None:
     cause = data.draw(st.sampled_from(CAUSES))

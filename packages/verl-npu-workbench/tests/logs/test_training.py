@@ -146,7 +146,7 @@ prefixes = st.sampled_from(
 suffixes = st.sampled_from(["", "\r", " ", "\x1b[0m", "\x1b[32m [repeated 3x across cluster]\x1b[0m"])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 10**9), st.dictionaries(names, numbers, min_size=1, max_size=8), prefixes, suffixes)
 def test_no_prefix_and_no_suffix_changes_the_values(
     step: int, metrics: dict[str, float], prefix: str, suffix: str
@@ -162,7 +162,7 @@ def test_no_prefix_and_no_suffix_changes_the_values(
         assert found.metrics[name] == pytest.approx(float(value), abs=0, rel=0, nan_ok=True)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.text())
 def test_no_text_is_an_error(text: str) -> None:
     parse_step(text)
@@ -177,7 +177,7 @@ anything = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(anything, anything)
 def test_no_json_is_an_error(step: object, data: object) -> None:
     parse_step(json.dumps({"step": step, "data": data}))
@@ -247,7 +247,7 @@ def test_spans_join_consecutive_steps() -> None:
     assert spans([7, 1, 2, 4, 3]) == "1 to 4, 7"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.randoms())
 def test_what_counts_is_always_what_was_written_last(starts: list[int], random) -> None:  # type: ignore[no-untyped-def]
     """Runs that each begin at some step and end at a later one, compared with a plain dictionary."""

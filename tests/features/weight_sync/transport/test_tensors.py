@@ -103,7 +103,7 @@ def random_bytes(length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 256, (length,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(LENGTHS, st.data())
 def test_a_changed_byte_changes_the_digest(length: int, data: st.DataObject) -> None:
     tensor = random_bytes(length)
@@ -113,7 +113,7 @@ def test_a_changed_byte_changes_the_digest(length: int, data: st.DataObject) -> 
     assert digest_of(tensor) != before
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(LENGTHS.filter(lambda length: length > 1), st.data())
 def test_two_exchanged_bytes_change_the_digest(length: int, data: st.DataObject) -> None:
     tensor = random_bytes(length)
