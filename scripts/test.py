@@ -59,8 +59,8 @@ def main() -> int:
         print(f"test.sh: {error}", file=sys.stderr)
         return 2
     # Compile the device, because a test's timeout is shorter. A new environment has compiled it already.
-    loading = [str(python), "-c", "import torch, torch_npu"]
-    if subprocess.run(loading, check=False, env=inherited | {"VIRTUAL_ASCEND": "2"}).returncode:
+    command, variables = environment.loading(python)
+    if subprocess.run(command, check=False, env=inherited | variables).returncode:
         print("test.sh: FAILED: the virtual device does not load", file=sys.stderr)
         return 1
     if status := run(python, inherited, ("ruff", "check", "."), ("ruff", "format", "--check", ".")):

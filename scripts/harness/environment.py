@@ -185,15 +185,21 @@ def make(recipe: Recipe) -> Path:
     return recipe.python
 
 
+def loading(python: Path) -> tuple[list[str], dict[str, str]]:
+    """Return a command that loads the virtual device, and compiles it if necessary, with the variables it needs."""
+    return [str(python), "-c", "import torch, torch_npu"], {"VIRTUAL_ASCEND": "2"}
+
+
 @contextmanager
 def _compiling(python: Path) -> Iterator[None]:
     """Compile the virtual device for the torch of `python` in the background, unless it is compiled already.
 
     A failure shows when the device is first loaded, with the compiler's error.
     """
-    command = [str(python), "-c", "import torch, torch_npu"]
-    variables = os.environ | {"VIRTUAL_ASCEND": "2"}
-    with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    command, variables = loading(python)
+    with subprocess.Popen(
+        command, env=os.environ | variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             yield
         except BaseException:

@@ -78,12 +78,12 @@ _Refusals = Iterator[tuple[Callable[..., Finding], validated.Refusal]]
 
 
 def _batches(script: Script) -> _Refusals:
+    if not _starts_workers(script):
+        return
     settings, sizes = script.settings, parallelism_of(script.settings)
     # Ranks that share a sequence have the same samples.
     replica = sizes.replica if is_megatron(settings) else sizes.sequence
-    for each in (
-        validated.batch_refusals(settings, script.npus, replica, script.sources) if _starts_workers(script) else ()
-    ):
+    for each in validated.batch_refusals(settings, script.npus, replica, script.sources):
         yield _validation_severity(script), each
 
 

@@ -82,7 +82,9 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
         except RuntimeError as error:
             notes.append(f"{said}: transformers takes its place ({str(error)[-200:]})")
     else:
-        notes.append(f"{asked['trainer']['strategy']}: this verl has no engine for it: transformers takes its place")
+        notes.append(
+            f"this verl has no training engine for {asked['trainer']['strategy']}, so transformers takes its place"
+        )
     temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
     dtype = getattr(torch, asked["trainer"]["dtype"])
     try:

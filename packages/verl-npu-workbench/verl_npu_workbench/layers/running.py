@@ -18,7 +18,7 @@ from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
-from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, STRATEGY, size
+from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, ROLLOUT_TENSOR, STRATEGY, is_megatron, size
 from ..jobs.settings import Settings
 from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
@@ -74,8 +74,8 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
         if served:
             _run(folder, variables, f"{_PACKAGE}.vllm")
         exchanged = asked["exchanged"] if served else {}
-        graphs = {name: exchanged.pop(name) for name in (GRAPHS,) if name in exchanged}
-        _answer_again(folder, variables, graphs, notes)
+        if GRAPHS in exchanged:
+            _answer_again(folder, variables, {GRAPHS: exchanged.pop(GRAPHS)}, notes)
         found = _compared(folder, variables)
         if exchanged and found["first"] and found["first"]["side"] == "engine" and not found["cause"]:
             _answer_again(folder, variables, exchanged, notes)
@@ -147,7 +147,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "top_k": settings.whole(f"{ROLLOUT}.top_k", -1),
         "top_p": settings.number(f"{ROLLOUT}.top_p", 1.0),
     }
-    parallel = size(settings, f"{ROLLOUT}.tensor_model_parallel_size")
+    parallel = size(settings, ROLLOUT_TENSOR)
     npus = _npus()
     if parallel > npus:
         notes.append(
@@ -214,20 +214,20 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
-    strategy = settings.text(STRATEGY) or "fsdp"
+    megatron = is_megatron(settings)
     # With Megatron, the ranks of a tensor-parallel group share their rows, and with Ulysses each has some.
     name, key = (
         (_("tensor parallelism"), f"{_MEGATRON}.tensor_model_parallel_size")
-        if strategy == "megatron"
+        if megatron
         else (_("Ulysses sequence parallelism"), f"{ACTOR}.ulysses_sequence_parallel_size")
     )
     shared = min(npus, size(settings, key))
     # Each group of ranks needs a prompt of its own.
     groups = min(npus // shared, len(_LENGTHS))
-    asked = size(settings, f"{_MEGATRON}.expert_model_parallel_size") if strategy == "megatron" else 1
+    asked = size(settings, f"{_MEGATRON}.expert_model_parallel_size") if megatron else 1
     experts = max(each for each in range(1, groups + 1) if groups % each == 0 and each <= asked)
     parallel = [(name, size(settings, key), shared), (_("expert parallelism"), asked, experts)]
-    if strategy == "megatron":
+    if megatron:
         parallel += [
             (said, size(settings, f"{_MEGATRON}.{each}_parallel_size"), 1)
             for said, each in ((_("pipeline parallelism"), "pipeline_model"), (_("context parallelism"), "context"))
@@ -237,7 +237,7 @@ def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
             note = _("the trainer's {name} {asked}: computed with {used}")
             notes.append(note.format(name=said, asked=wanted, used=used))
     return {
-        "strategy": strategy,
+        "strategy": settings.text(STRATEGY) or "fsdp",
         "ranks": groups * shared,
         "remove_padding": _is_on(settings, PACKED),
         "dtype": _trainer_dtype(settings),
@@ -250,7 +250,7 @@ def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
                     "override_transformer_config": settings.below(f"{_MEGATRON}.override_transformer_config"),
                 }
             }
-            if strategy == "megatron"
+            if megatron
             else {"ulysses": shared, "model_dtype": settings.text(f"{_FSDP}.model_dtype") or "fp32"}
         ),
     }
@@ -263,7 +263,7 @@ def _rollout_dtype(settings: Settings) -> str:
 def _trainer_dtype(settings: Settings) -> str:
     """Return the dtype in which the trainer computes. If the script does not say it, it is the engine's."""
     keys = [f"{_FSDP}.mixed_precision.param_dtype", f"{_FSDP}.dtype"]
-    if settings.text(STRATEGY) == "megatron":
+    if is_megatron(settings):
         keys = [f"{_MEGATRON}.dtype"]
     asked = next((settings.text(key) for key in keys if settings.text(key)), _rollout_dtype(settings))
     return _DTYPES.get(asked, asked)

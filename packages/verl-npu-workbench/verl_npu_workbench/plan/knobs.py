@@ -19,6 +19,7 @@ from ..jobs.keys import (
     NPUS,
     PACKED,
     ROLLOUT,
+    ROLLOUT_TENSOR,
     has_critic,
     is_megatron,
     is_partly_on_host,
@@ -214,7 +215,7 @@ def _has_no_room(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> bool:
 def _more_tensor(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
     twice = 2 * rollout.tensor
     if planned.model.heads % twice == 0 and rollout.npus % twice == 0:
-        change = (f"{ROLLOUT}.tensor_model_parallel_size", twice)
+        change = (ROLLOUT_TENSOR, twice)
         yield Knob((change,), _("divides the engine's weights among more NPUs"))
 
 

@@ -11,7 +11,16 @@ from verl_npu.errors import PlanError
 from verl_npu.features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
 from verl_npu.language import gettext as _
 
-from ..jobs.keys import FREE_CACHE_ENGINE, REWARD_MODELS, ROLES, ROLLOUT, is_separate, rollout_npus, size
+from ..jobs.keys import (
+    FREE_CACHE_ENGINE,
+    REWARD_MODELS,
+    ROLES,
+    ROLLOUT,
+    ROLLOUT_TENSOR,
+    is_separate,
+    rollout_npus,
+    size,
+)
 from ..jobs.settings import Settings
 from .hardware import GIB, Hardware
 from .model import Model
@@ -88,7 +97,7 @@ class Rollout:
 
 def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardware) -> Rollout:
     """Return the memory of a script's rollout engine."""
-    tensor = size(settings, f"{ROLLOUT}.tensor_model_parallel_size")
+    tensor = size(settings, ROLLOUT_TENSOR)
     utilization = settings.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
     servers = rollout_npus(settings)
     # In v1's trainer, the trainer's NPUs also serve before the first step and in validations, unless switched off.

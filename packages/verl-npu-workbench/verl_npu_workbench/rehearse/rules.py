@@ -16,7 +16,7 @@ from verl_npu.features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
 from verl_npu.language import gettext as _
 
 from ..jobs import keys
-from ..jobs.keys import BATCH, MAX_LENGTH, MAX_PROMPT, MAX_RESPONSE, ROLLOUT, SAMPLES
+from ..jobs.keys import BATCH, MAX_LENGTH, MAX_PROMPT, MAX_RESPONSE, ROLLOUT, ROLLOUT_TENSOR, SAMPLES
 from ..jobs.settings import Settings, override
 from .layout import Layout
 
@@ -563,8 +563,7 @@ def _sleep(script: Settings, now: Settings, setup: Setup) -> Changed:
     ),
 )
 def _rollout_ranks(script: Settings, now: Settings, setup: Setup) -> Changed:
-    key = f"{ROLLOUT}.tensor_model_parallel_size"
-    return {key: 1} if setup.no_sleep and now.whole(key) > 1 else {}
+    return {ROLLOUT_TENSOR: 1} if setup.no_sleep and now.whole(ROLLOUT_TENSOR) > 1 else {}
 
 
 @_rule("quantization and drafts", _("The engine that replaces the script's engine does not have these settings."))
