@@ -123,7 +123,7 @@ def _validating(script: Script) -> _Refusals:
     for each in validated.validation_refusals(settings, sources) if settings.whole(BATCH) > 0 else ():
         yield _validation_severity(script), each
     if script.trainer.module == "verl.trainer.main_ppo":
-        yield from ((error, each) for each in validated.resumption_refusals(settings, sources))
+        yield from ((error, each) for each in validated.part_refusals(settings, script.npus, sources))
     # The actor's worker does not build a rollout with separate NPUs.
     builds = _starts_workers(script) and script.npus > 0 and not (is_separate(settings) or rollout_npus(settings))
     names = {each.message for each in validated.name_refusals(settings, (), sources)} if builds else ()

@@ -7,12 +7,12 @@ it continues from a checkpoint, the way its workers are built, and the way they 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import UNKNOWN, field_types, instance, refused, refused_sections, returned, section
+from .asserted import UNKNOWN, WORLD, field_types, instance, made, refused, refused_sections, returned, section
 from .keys import (
     ACTOR,
     CRITIC,
@@ -22,6 +22,8 @@ from .keys import (
     REFERENCE,
     ROLES,
     ROLLOUT,
+    TRAIN_FILES,
+    VALIDATION_FILES,
     has_critic,
     has_reference,
     is_megatron,
@@ -67,18 +69,14 @@ def validation_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusa
     if tree.nodes(function):
         said = refused(function, [section(settings), *roles.values()], tree)
     else:
-        made = instance(trainer, {"config": section(settings), **roles})
-        said = refused(Target(trainer.module, f"{trainer.qualname}._validate_config"), [made], tree)
+        found = instance(trainer, {"config": section(settings), **roles})
+        said = refused(Target(trainer.module, f"{trainer.qualname}._validate_config"), [found], tree)
     yield from (Refusal(ROLES, each) for each in said)
 
 
-def resumption_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors with which the trainer refuses to continue from a checkpoint."""
+def _trainer(settings: Settings, tree: SourceTree) -> Target:
     later = tree.nodes(_V1_TRAINER) and settings.truth("trainer.use_v1")
-    trainer = _V1_TRAINER if later else _VALIDATION[1]
-    made = instance(trainer, {"config": section(settings)})
-    for said in refused(Target(trainer.module, f"{trainer.qualname}._load_checkpoint"), [made], tree):
-        yield Refusal("trainer.resume_from_path", said)
+    return _V1_TRAINER if later else _VALIDATION[1]
 
 
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
@@ -142,6 +140,74 @@ def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator
         yield Refusal(ROLES, said)
 
 
+def part_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors that other parts of a job raise for its settings: its data, its trainer, its models, its agent
+    loops, and its losses."""
+    known = {WORLD: npus, "self.device_mesh.size()": npus} if npus else {}
+    for key, target, args, given in _parts(settings, tree):
+        for said in refused(target, args, tree, known, given):
+            yield Refusal(key, said)
+
+
+_Part = tuple[str, Target, Sequence[object], Mapping[str, object]]
+
+
+def _parts(settings: Settings, tree: SourceTree) -> Iterator[_Part]:
+    """Yield the parts of a job: the section with their settings, upstream's function, and its arguments."""
+    whole, data, roles = section(settings), section(settings, "data"), section(settings, ROLES)
+
+    def method(key: str, of: str, name: str, known: Mapping[str, object], **given: object) -> _Part:
+        module, _unused, owner = of.partition(":")
+        return key, Target(module, f"{owner}.{name}"), [instance(Target(module, owner), known)], given
+
+    of_trainer = _trainer(settings, tree)
+    trainer = instance(of_trainer, {"config": whole})
+    # Before v0.8.0, the trainer's program always gives it reward functions.
+    first = {"config": whole, "reward_fn": True, "val_reward_fn": True}
+    for name in ("__init__", "init_workers", "_setup", "_load_checkpoint", "step", "fit"):
+        yield "trainer", Target(of_trainer.module, f"{of_trainer.qualname}.{name}"), [trainer], first
+        first = {}
+    for name in ("load_reward_manager", "get_custom_reward_fn"):
+        yield "reward", Target("verl.trainer.ppo.reward", name), [whole], {}
+    for module in ("verl.trainer.main_ppo", "verl.trainer.ppo.utils", "verl.utils.dataset.rl_dataset"):
+        yield "data.sampler", Target(module, "create_rl_sampler"), [data], {}
+    # A dataset of the user's has its own code.
+    if not settings.text("data.custom_cls.path"):
+        prompts = {"config": data, "truncation": settings.get("data.truncation")}
+        yield method("data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__getitem__", prompts)
+        for key in (TRAIN_FILES, VALIDATION_FILES):
+            files = settings.get(key)
+            yield method(
+                "data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__init__", {}, config=data, data_files=files
+            )
+    loops = "verl.experimental.agent_loop.agent_loop"
+    name = settings.get(f"{ROLLOUT}.agent.default_agent_loop")
+    if name is not None and not settings.text(f"{ROLLOUT}.agent.agent_loop_config_path"):
+        for owner in ("AgentLoopWorkerBase", "AgentLoopWorker"):
+            yield method(f"{ROLLOUT}.agent", f"{loops}:{owner}", "_run_agent_loop", {"config": whole}, agent_name=name)
+    actor, model = made(settings, ACTOR, tree), made(settings, MODEL, tree)
+    if settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2"):
+        engine = {
+            "config": roles,
+            "model_config": model,
+            "engine_config": made(settings, f"{ACTOR}.fsdp_config", tree),
+            "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
+        }
+        fsdp = "verl.workers.engine.fsdp.transformer_impl:FSDPEngine"
+        for name in (
+            "_init_device_mesh",
+            "_build_module",
+            "_build_fsdp_module",
+            "_build_optimizer",
+            "_build_lr_scheduler",
+        ):
+            yield method(ACTOR, fsdp, name, engine)
+        legacy = {"config": roles, "role": "actor_rollout", "_is_actor": True, "_is_rollout": True, "_is_lora": False}
+        yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", legacy)
+        yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
+    yield ACTOR, Target("verl.workers.utils.losses", "ppo_loss"), [actor], {}
+
+
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
     """Tell whether the trainer starts the workers that verl had before its engines."""
     return settings.text(_LEGACY) in ("auto", "enable") or not tree.nodes(_ENGINE_WORKER)
@@ -172,7 +238,7 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
     yield from (Refusal(mini, each) for each in unshared)
     micro = settings.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
     is_fixed = settings.get(f"{ACTOR}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
-    if not unshared and micro and is_fixed:
+    if not unshared and micro is not None and is_fixed:
         read = "tu.get_non_tensor_data(data=data, key='{}', default={})"
         divided = {
             "len(data)": batch // ranks,
