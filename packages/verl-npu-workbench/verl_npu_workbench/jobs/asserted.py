@@ -209,9 +209,10 @@ def section(settings: Settings, key: str = "") -> object:
     return _Section(dict(settings.values), key)
 
 
-def instance(of: Target, attributes: Mapping[str, object]) -> object:
-    """Return an object of one of upstream's classes. Only the given attributes are known."""
-    return _Object(of, dict(attributes))
+def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
+    """Return an object of one of upstream's classes. Only the given attributes are known, and the other attributes of
+    the same object before."""
+    return _Object(of, {**(before.attributes if isinstance(before, _Object) else {}), **attributes})
 
 
 def refused(
@@ -765,9 +766,9 @@ class _Reading:
     def _check_mesh(self, shape: object, call: ast.Call) -> None:
         """Torch raises an error for a mesh that is larger than the world, and in a rank that is not in the mesh."""
         world = self.known.get(WORLD)
-        if isinstance(world, int) and isinstance(shape, tuple) and all(isinstance(each, int) for each in shape):
-            if math.prod(shape) != world:
-                raise _Failed("RuntimeError", f"a device mesh of {shape} for {world} ranks", call)
+        known = isinstance(shape, tuple) and all(isinstance(each, int) for each in shape)
+        if isinstance(world, int) and known and math.prod(shape) != world:
+            raise _Failed("RuntimeError", f"a device mesh of {shape} for {world} ranks", call)
 
     def _call_class(self, name: str, args: Sequence[object], given: Mapping[str, object]) -> object:
         return self.made(self._class(self.module, name), args, given)

@@ -65,10 +65,9 @@ from .keys import (
     may_sleep,
 )
 from .layout import Framework, indivisible, parallelism_of
-from .script import Script, is_applied, rule
+from .script import Script, is_applied, rule, trained_roles
 from .successor import successor_findings
 from .upstream import RULES as UPSTREAM_RULES
-from .upstream import trained_roles
 
 _ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
 _WORKER_VARIABLES = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"

@@ -6,6 +6,7 @@ it continues from a checkpoint, the way its workers are built, and the way they 
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
 _ENGINE_WORKER = Target("verl.workers.engine_workers", "ActorRolloutRefWorker")
 BACKEND = f"{ROLLOUT}.checkpoint_engine.backend"
+_CORRECTION = "algorithm.rollout_correction"
 _LEGACY = "trainer.use_legacy_worker_impl"
 _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "float | None")
 
@@ -81,7 +83,7 @@ def _trainer(settings: Settings, tree: SourceTree) -> Target:
 
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that upstream raises when it instantiates classes from the sections."""
-    for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL], tree):
+    for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL, "distillation"], tree):
         yield Refusal(key, said)
 
 
@@ -160,13 +162,17 @@ def _parts(settings: Settings, tree: SourceTree) -> Iterator[_Part]:
         module, _unused, owner = of.partition(":")
         return key, Target(module, f"{owner}.{name}"), [instance(Target(module, owner), known)], given
 
-    of_trainer = _trainer(settings, tree)
-    trainer = instance(of_trainer, {"config": whole})
+    of_trainer, trainer = _trainer(settings, tree), None
     # Before v0.8.0, the trainer's program always gives it reward functions.
-    first = {"config": whole, "reward_fn": True, "val_reward_fn": True}
+    given = {"config": whole, "reward_fn": True, "val_reward_fn": True}
     for name in ("__init__", "init_workers", "_setup", "_load_checkpoint", "step", "fit"):
-        yield "trainer", Target(of_trainer.module, f"{of_trainer.qualname}.{name}"), [trainer], first
-        first = {}
+        # Code that is not followed does not change the configuration.
+        trainer = instance(of_trainer, {"config": section(settings), "val_reward_fn": True}, trainer)
+        yield "trainer", Target(of_trainer.module, f"{of_trainer.qualname}.{name}"), [trainer], given
+        given = {}
+    if settings.truth(f"{ROLLOUT}.calculate_log_probs"):
+        corrected = Target("verl.trainer.ppo.rollout_corr_helper", "compute_rollout_correction_and_add_to_batch")
+        yield _CORRECTION, corrected, [UNKNOWN, section(settings, _CORRECTION)], {}
     for name in ("load_reward_manager", "get_custom_reward_fn"):
         yield "reward", Target("verl.trainer.ppo.reward", name), [whole], {}
     for module in ("verl.trainer.main_ppo", "verl.trainer.ppo.utils", "verl.utils.dataset.rl_dataset"):
@@ -205,7 +211,37 @@ def _parts(settings: Settings, tree: SourceTree) -> Iterator[_Part]:
         legacy = {"config": roles, "role": "actor_rollout", "_is_actor": True, "_is_rollout": True, "_is_lora": False}
         yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", legacy)
         yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
+    megatron = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
+    if is_megatron(settings):
+        engine = {
+            "model_config": model,
+            "engine_config": made(settings, f"{ACTOR}.megatron", tree),
+            "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
+        }
+        for name in ("_init_device_mesh", "_build_megatron_module", "_build_optimizer", "_build_lr_scheduler"):
+            yield method(ACTOR, megatron, name, engine)
     yield ACTOR, Target("verl.workers.utils.losses", "ppo_loss"), [actor], {}
+    server = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
+    if settings.text(ENGINE) == "vllm":
+        rollout = {"config": made(settings, ROLLOUT, tree), "model_config": model}
+        yield method(ROLLOUT, server, "_validate_configs", rollout)
+        yield method(ROLLOUT, server, "_apply_quantization", rollout)
+
+
+def backend_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
+    """Yield an error for each role whose strategy no engine of upstream's has."""
+    if _is_legacy(settings, tree):
+        return
+    known: set[object] = set()
+    for module in tree.modules_with(("verl",), ["EngineRegistry.register("]):
+        for node in ast.walk(tree.parse(module) or ast.Module([], [])):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "EngineRegistry.register":
+                named = next((each.value for each in node.keywords if each.arg == "backend"), None)
+                known |= {each.value for each in ast.walk(named or node) if isinstance(each, ast.Constant)}
+    for role in roles:
+        strategy = settings.text(f"{role}.strategy")
+        if known and strategy and "${" not in strategy and strategy not in known:
+            yield Refusal(f"{role}.strategy", f"Unknown backend: {strategy}")
 
 
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
@@ -213,15 +249,17 @@ def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
     return settings.text(_LEGACY) in ("auto", "enable") or not tree.nodes(_ENGINE_WORKER)
 
 
-def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
+def batch_refusals(
+    settings: Settings, npus: int, replica: int, tree: SourceTree, role: str = ACTOR
+) -> Iterator[Refusal]:
     """Yield the errors that workers raise when they divide a mini-batch among ranks, and a rank's share into
     micro-batches."""
-    ranks, mini = npus // max(replica, 1), f"{ACTOR}.ppo_mini_batch_size"
+    ranks, mini = npus // max(replica, 1), f"{role}.ppo_mini_batch_size"
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
     if not ranks or batch <= 0:
         return
     if _is_legacy(settings, tree):
-        if settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
+        if role != ACTOR or settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
             return
         known = dict.fromkeys(("self.device_mesh.size()", "torch.distributed.get_world_size()"), npus)
         worker = Target("verl.workers.fsdp_workers", "ActorRolloutRefWorker")
@@ -236,8 +274,8 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
     method = Target(worker.module, f"{worker.qualname}.train_mini_batch")
     unshared = list(refused(method, [instance(worker, {}), UNKNOWN], tree, taken))
     yield from (Refusal(mini, each) for each in unshared)
-    micro = settings.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
-    is_fixed = settings.get(f"{ACTOR}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
+    micro = settings.get(f"{role}.ppo_micro_batch_size_per_gpu")
+    is_fixed = settings.get(f"{role}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
     if not unshared and micro is not None and is_fixed:
         read = "tu.get_non_tensor_data(data=data, key='{}', default={})"
         divided = {
@@ -246,7 +284,7 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
             **{read.format(name, 1): 1 for name in ("force_group_size", "sp_size")},
         }
         for message in refused(_DIVIDING, [{"micro_batch_size_per_gpu": micro}], tree, divided):
-            yield Refusal(f"{ACTOR}.ppo_micro_batch_size_per_gpu", message)
+            yield Refusal(f"{role}.ppo_micro_batch_size_per_gpu", message)
 
 
 def non_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:
