@@ -496,9 +496,11 @@ class _Reading:
             for part in self._assigned_parts(changed.of, name):
                 if part and isinstance(value, _Section):
                     value.values[value.full(part)] = UNKNOWN
+                elif part and isinstance(value, _Object):
+                    value.attributes[part.partition(".")[0]] = UNKNOWN
                 else:
                     changed.attributes.pop(name, None)
-            if not isinstance(value, _Section | str | int | None):
+            if not isinstance(value, _Section | _Object | str | int | None):
                 changed.attributes.pop(name, None)
 
     def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
@@ -608,7 +610,10 @@ class _Reading:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMPUTES:
                 return _computed(node, _COMPUTES[type(op)], self._value(left, names), self._value(right, names))
             case ast.Compare(left=left, ops=ops, comparators=others):
-                values = [self._value(each, names) for each in (left, *others)]
+                values = [self._value_or_unknown(each, names) for each in (left, *others)]
+                if UNKNOWN in values:
+                    _refuse_text(node, ops, values)
+                    raise _Unknown
                 pairs = zip(ops, values, values[1:], strict=False)
                 return all(_computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
             case ast.List(elts=parts) | ast.Set(elts=parts):
@@ -639,6 +644,8 @@ class _Reading:
     def _attribute(self, owner: object, name: str) -> object:
         if isinstance(owner, _Section):
             return owner.get(name)
+        if isinstance(owner, _Module) and owner.tree is self.tree:
+            return replace(self, module=owner.name)._global(name)
         if isinstance(owner, _Object) and name in owner.attributes:
             return owner.attributes[name]
         if isinstance(owner, _Class | _Object):
@@ -737,6 +744,8 @@ class _Reading:
     def _call_method(self, owner: Any, name: str, args: Sequence[Any], given: Mapping[str, object]) -> object:
         """Follow a method of one of upstream's classes or objects, or evaluate a method of a Python type."""
         match owner:
+            case _Module():
+                return self._call(self._attribute(owner, name), args, given)
             case _Class(target=target):
                 return self._method(self._resolution_order(target), name, None, args, given)
             case _Object(of=of):
@@ -843,8 +852,13 @@ class _Reading:
             match self.tree.nodes(place):
                 case [ast.ImportFrom() as node]:
                     source = self.tree.imported_module(place.module, node)
+                    first = next(each.name for each in node.names if (each.asname or each.name) == place.name)
                     if source.partition(".")[0] in _FOLLOWED:
-                        return self._imported(source, name)
+                        return self._imported(source, first)
+                    if self.tree.read(f"{source}.{first}") is not None and not self.tree.nodes(Target(source, first)):
+                        return _Module(f"{source}.{first}", self.tree)
+                case [ast.Import(names=[ast.alias(name=full, asname=str())])] if self.tree.read(full) is not None:
+                    return _Module(full, self.tree)
                 case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
                     return _Class(place)
                 case [ast.FunctionDef(decorator_list=[]) as node]:
@@ -1070,6 +1084,14 @@ def _computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
         if all(type(each) in _PLAIN for each in values):
             raise _Failed(type(error).__name__, error, node) from error
         raise _Unknown from error
+
+
+def _refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
+    """Refuse a text that is greater or smaller than an unknown value: upstream only compares numbers with settings."""
+    sides = zip((node.left, *node.comparators), values, strict=True)
+    texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
+    if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):
+        raise _Failed("TypeError", f"{texts[0]} is no number", node)
 
 
 def _is_file(path: str) -> bool:

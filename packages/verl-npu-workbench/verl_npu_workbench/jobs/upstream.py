@@ -103,8 +103,9 @@ def _validating(script: Script) -> _Refusals:
     for each in validated.validation_refusals(settings, sources) if settings.whole(BATCH) > 0 else ():
         yield _validation_severity(script), each
     if script.trainer.module == "verl.trainer.main_ppo":
-        yield from ((error, each) for each in validated.part_refusals(settings, script.npus, sources))
-        yield from ((error, each) for each in validated.backend_refusals(settings, trained_roles(script), sources))
+        roles = trained_roles(script)
+        yield from ((error, each) for each in validated.part_refusals(settings, roles, script.npus, sources))
+        yield from ((error, each) for each in validated.backend_refusals(settings, roles, sources))
     # The actor's worker does not build a rollout with separate NPUs.
     builds = _starts_workers(script) and script.npus > 0 and not (is_separate(settings) or rollout_npus(settings))
     for each in validated.worker_refusals(settings, script.npus, sources) if builds else ():

@@ -142,11 +142,11 @@ def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator
         yield Refusal(ROLES, said)
 
 
-def part_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator[Refusal]:
+def part_refusals(settings: Settings, roles: Sequence[str], npus: int, tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that other parts of a job raise for its settings: its data, its trainer, its models, its agent
     loops, and its losses."""
     known = {WORLD: npus, "self.device_mesh.size()": npus} if npus else {}
-    for key, target, args, given in _parts(settings, tree):
+    for key, target, args, given in _parts(settings, roles, tree):
         for said in refused(target, args, tree, known, given):
             yield Refusal(key, said)
 
@@ -154,7 +154,7 @@ def part_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator[R
 _Part = tuple[str, Target, Sequence[object], Mapping[str, object]]
 
 
-def _parts(settings: Settings, tree: SourceTree) -> Iterator[_Part]:
+def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iterator[_Part]:
     """Yield the parts of a job: the section with their settings, upstream's function, and its arguments."""
     whole, data, roles = section(settings), section(settings, "data"), section(settings, ROLES)
 
@@ -211,6 +211,11 @@ def _parts(settings: Settings, tree: SourceTree) -> Iterator[_Part]:
         legacy = {"config": roles, "role": "actor_rollout", "_is_actor": True, "_is_rollout": True, "_is_lora": False}
         yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", legacy)
         yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
+    critic = made(settings, CRITIC, tree)
+    if CRITIC in trained and settings.text(f"{CRITIC}.strategy") in ("fsdp", "fsdp2"):
+        legacy = Target("verl.workers.fsdp_workers", "CriticWorker")
+        yield CRITIC, legacy, [critic], {}
+        yield CRITIC, Target(legacy.module, "CriticWorker.init_model"), [instance(legacy, {"config": critic})], {}
     megatron = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
     if is_megatron(settings):
         engine = {
