@@ -292,5 +292,5 @@ def test_a_recipe_may_register_a_name_of_its_own(
     given = {"algorithm.adv_estimator": "mine", "custom_reward_function.path": str(reward)}
     reward.write_text("def compute_score(): ...")
     assert [each.code for each in found(upstream, given)] == ["choices"]
-    reward.write_text('@register_adv_est("mine")\ndef estimate(): ...')
+    reward.write_text('@register_adv_est("mine")\ndef estimate(): ...\ndef compute_score(): ...')
     assert found(upstream, given) == []

@@ -1140,7 +1140,9 @@ def _is_instance(value: object, kinds: ast.expr) -> bool:
     if named >= {"list", "ListConfig"} and isinstance(value, list):
         return True
     known = named - {"ListConfig", "DictConfig"}
-    if value is UNKNOWN or isinstance(value, _Section | list | dict) or not _TYPES.keys() >= known:
+    if value is UNKNOWN or isinstance(value, _Section) or not _TYPES.keys() >= known:
+        raise _Unknown
+    if isinstance(value, list | dict) and known & {"list", "dict"}:
         raise _Unknown
     return isinstance(value, tuple(_TYPES[name] for name in known))
 
