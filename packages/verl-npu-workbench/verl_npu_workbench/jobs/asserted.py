@@ -267,6 +267,13 @@ def made(settings: Settings, key: str, tree: SourceTree) -> object:
         return UNKNOWN
 
 
+def attribute(of: object, *names: str) -> object:
+    """Return an attribute of an object's attribute, and so on."""
+    for name in names:
+        of = of.attributes.get(name, UNKNOWN) if isinstance(of, _Object) else UNKNOWN
+    return of
+
+
 def _leaves(node: ast.AST) -> Iterator[type[ast.AST]]:
     """Yield the kinds of the statements in `node` that leave the function, or the loop around `node`."""
     if isinstance(node, ast.Return | ast.Break | ast.Continue):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import UNKNOWN, WORLD, field_types, instance, made, refused, refused_sections, returned, section
+from .asserted import UNKNOWN, WORLD, attribute, field_types, instance, made, refused, refused_sections, returned, section
 from .keys import (
     ACTOR,
     CRITIC,
@@ -244,8 +244,8 @@ def backend_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree)
                 named = next((each.value for each in node.keywords if each.arg == "backend"), None)
                 known |= {each.value for each in ast.walk(named or node) if isinstance(each, ast.Constant)}
     for role in roles:
-        strategy = settings.text(f"{role}.strategy")
-        if known and strategy and "${" not in strategy and strategy not in known:
+        strategy = attribute(made(settings, role, tree), "engine", "strategy")
+        if known and isinstance(strategy, str) and strategy not in known:
             yield Refusal(f"{role}.strategy", f"Unknown backend: {strategy}")
 
 
