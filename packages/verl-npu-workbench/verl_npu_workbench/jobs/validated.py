@@ -13,7 +13,18 @@ from dataclasses import dataclass
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import UNKNOWN, WORLD, attribute, field_types, instance, made, refused, refused_sections, returned, section
+from .asserted import (
+    UNKNOWN,
+    WORLD,
+    attribute,
+    field_types,
+    instance,
+    made,
+    refused,
+    refused_sections,
+    returned,
+    section,
+)
 from .keys import (
     ACTOR,
     CRITIC,
