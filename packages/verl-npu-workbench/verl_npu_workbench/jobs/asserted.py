@@ -534,7 +534,7 @@ class _Reading:
                 if isinstance(value, list | tuple) and not any(isinstance(each, ast.Starred) for each in parts):
                     if len(value) != len(parts):
                         message = f"expected {len(parts)} values, got {len(value)}"
-                        self.said.append(str(_Failed("ValueError", message, target)))
+                        self._fail(_Failed("ValueError", message, target))
                     else:
                         values = [*value]
                 for part, each in zip(parts, values, strict=True):
@@ -559,11 +559,16 @@ class _Reading:
                     if isinstance(each, ast.Name):
                         self._change(each.id, names)
 
+    def _fail(self, failed: _Failed) -> None:
+        # After another error, it may only follow from that one.
+        if not self.said:
+            self.said.append(str(failed))
+
     def _value_or_unknown(self, node: ast.expr, names: Names) -> object:
         try:
             return self._value(node, names)
         except _Failed as failed:
-            self.said.append(str(failed))
+            self._fail(failed)
             return UNKNOWN
         except (_Unknown, TypeError, ValueError, ArithmeticError, LookupError):
             return UNKNOWN
