@@ -53,6 +53,7 @@ _BUILTINS: Mapping[str, Callable[..., object]] = {
 WORLD = "torch.distributed.get_world_size()"
 _MOST_REPEATED = 64
 """The greatest number of times that a loop's body is followed."""
+HERE = "in this environment"
 _FOLLOWED = ("torch", "torchdata")
 """Installed packages whose classes refuse upstream's arguments."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
@@ -106,7 +107,7 @@ class _Section:
         if key not in self.values:
             return UNKNOWN
         # Only the running job can resolve the rest of the interpolations; `???` marks a missing value.
-        return UNKNOWN if isinstance(value, str) and ("${" in value or value == "???") else value
+        return UNKNOWN if isinstance(value, str | list) and ("${" in str(value) or value == "???") else value
 
 
 class _Registry(dict[object, object]):
@@ -803,7 +804,7 @@ class _Reading:
         if tree.read(name) is None and not tree.is_package(name):
             if tree.is_compiled(name):
                 raise _Unknown
-            raise _Failed("ModuleNotFoundError", f"no module named {name} is installed here", call)
+            raise _Failed("ModuleNotFoundError", f"no module named {name} {HERE}", call)
         return _Module(name, tree)
 
     def _looked_up(self, owner: _Section | dict[str, object], name: object, default: object = None) -> object:
@@ -1131,7 +1132,7 @@ def _has(module: _Module, name: str) -> bool:
 def _member(module: _Module, name: str, call: ast.Call) -> object:
     """Return a class of a module that is installed here. Its other members are unknown."""
     if not _has(module, name):
-        raise _Failed("AttributeError", f"module {module.name} has no attribute {name}", call)
+        raise _Failed("AttributeError", f"the module {module.name} {HERE} has no attribute {name}", call)
     if module.tree is None:
         raise _Unknown
     return _Foreign(module, name)

@@ -12,6 +12,7 @@ from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree
 
 from . import validated
+from .asserted import HERE
 from .keys import BATCH, ESTIMATOR, MODEL, ROLLOUT, is_megatron, is_separate, rollout_npus
 from .layout import parallelism_of
 from .modes import mode_findings
@@ -66,21 +67,38 @@ def _batches(script: Script) -> _Refusals:
             yield _validation_severity(script), each
 
 
-def _choices(script: Script) -> _Refusals:
+def _is_own(script: Script) -> Callable[[str], bool]:
+    """Return a function that tells whether code of the user's may register a name."""
     if script.settings.text(f"{MODEL}.external_lib") or "VERL_USE_EXTERNAL_MODULES" in script.environ:
-        return
+        return lambda name: True
     try:
         own = list(_user_sources(script))
     except SourceError:
-        return
+        return lambda name: True
+    return lambda name: any(re.search(rb"[\"']%s[\"']" % re.escape(name.encode()), text) for text in own)
+
+
+def _choices(script: Script) -> _Refusals:
+    is_own, backend = _is_own(script), script.settings.text(f"{ROLLOUT}.checkpoint_engine.custom_backend_module")
     for each in script.unknown_names:
-        named = script.settings.text(each.key).encode()
-        if each.key == validated.BACKEND and script.settings.text(
-            f"{ROLLOUT}.checkpoint_engine.custom_backend_module"
-        ):
-            continue
-        if not any(re.search(rb"[\"']%s[\"']" % re.escape(named), text) for text in own):
+        if not (each.key == validated.BACKEND and backend) and not is_own(script.settings.text(each.key)):
             yield error, each
+
+
+def _parts(script: Script) -> _Refusals:
+    """Follow verl's own program, whose parts are known."""
+    settings, sources, roles = script.settings, script.sources, trained_roles(script)
+    is_own, installed = _is_own(script), SourceTree.installed(("verl",)).place_of("verl")
+    texts = {value for value in settings.values.values() if isinstance(value, str)}
+    # Another environment may have other versions of packages.
+    is_here = installed == sources.place_of("verl")
+    found = (
+        *validated.part_refusals(settings, roles, script.npus, sources),
+        *validated.backend_refusals(settings, roles, sources),
+    )
+    for each in found:
+        if not any(is_own(word) for word in {*re.findall(r"[\w.-]+", each.message)} & texts):
+            yield (error if is_here or HERE not in each.message else warning), each
 
 
 def _validation(script: Script) -> _Refusals:
@@ -103,9 +121,7 @@ def _validating(script: Script) -> _Refusals:
     for each in validated.validation_refusals(settings, sources) if settings.whole(BATCH) > 0 else ():
         yield _validation_severity(script), each
     if script.trainer.module == "verl.trainer.main_ppo":
-        roles = trained_roles(script)
-        yield from ((error, each) for each in validated.part_refusals(settings, roles, script.npus, sources))
-        yield from ((error, each) for each in validated.backend_refusals(settings, roles, sources))
+        yield from _parts(script)
     # The actor's worker does not build a rollout with separate NPUs.
     builds = _starts_workers(script) and script.npus > 0 and not (is_separate(settings) or rollout_npus(settings))
     for each in validated.worker_refusals(settings, script.npus, sources) if builds else ():
