@@ -388,6 +388,11 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "token-budget",
         False,
     ),
+    "a token budget of nothing": (
+        script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 0}),
+        "token-budget",
+        False,
+    ),
     "a proof that SGLang's engines cannot give": (
         script(
             {f"{ROLLOUT}.name": "sglang"},
