@@ -432,7 +432,7 @@ class _Reading:
         return self._forgotten(node, names)
 
     def _forgotten(self, node: ast.stmt, names: Names) -> _Returned | None:
-        """Mark as unknown everything that a statement may change. Tell whether the statement may leave the function or
+        """Mark as unknown everything that a statement may change. Return whether the statement may leave the function or
         the loop around it."""
         replace(self, said=[])._forget(node, names)
         leaves = {*_leaves(node)}
@@ -932,7 +932,7 @@ class _Reading:
                     yield reading._value(first, {}), functions.get(id(node), UNKNOWN)
 
     def _is_registry(self, module: str, of: ast.expr, registry: Target) -> bool:
-        """Tell whether an expression in `module` is the class of a registry, or one of its subclasses.
+        """Return whether an expression in `module` is the class of a registry, or one of its subclasses.
 
         Raises:
             _Unknown: the expression may be anything.
@@ -953,7 +953,7 @@ class _Reading:
         return Target(registry.module, registry.owner) in self._resolution_order(self._class(module, name))
 
     def _refers_to(self, module: str, name: str, of: str) -> bool:
-        """Tell whether a name in `module` refers to something in the module `of`."""
+        """Return whether a name in `module` refers to something in the module `of`."""
         return any(place.module == of for place in self.tree.chain(Target(module, name))) or module == of
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
@@ -1038,7 +1038,7 @@ class _Reading:
         return made
 
     def _is_made_elsewhere(self, target: Target) -> bool:
-        """Tell whether other code than `__init__` may make the objects of a class: a decorator, or a metaclass."""
+        """Return whether other code than `__init__` may make the objects of a class: a decorator, or a metaclass."""
         classes = [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
         decorators = [ast.unparse(each) for node in classes for each in node.decorator_list]
         metaclasses = [
@@ -1066,7 +1066,7 @@ class _Reading:
         return found
 
     def _is_whole(self, target: Target) -> bool:
-        """Tell whether a class is a dataclass, and all its base classes that may have fields are known."""
+        """Return whether a class is a dataclass, and all its base classes that may have fields are known."""
         for node in self.tree.nodes(target):
             if not isinstance(node, ast.ClassDef) or not any(
                 "dataclass" in ast.unparse(by) for by in node.decorator_list
@@ -1112,7 +1112,7 @@ def _is_file(path: str) -> bool:
 
 
 def _has(module: _Module, name: str) -> bool:
-    """Tell whether a module binds a name.
+    """Return whether a module binds a name.
 
     Raises:
         _Unknown: its source does not show this.
@@ -1187,7 +1187,7 @@ def _is_class_method(function: ast.FunctionDef) -> bool:
 
 
 def _stores(function: ast.FunctionDef, registry: Target) -> bool:
-    """Tell whether a function stores something in the dictionary `registry`, of a module or of a class."""
+    """Return whether a function stores something in the dictionary `registry`, of a module or of a class."""
     names = {f"{owner}.{registry.name}" for owner in ("cls", registry.owner)} if registry.owner else {registry.name}
     return any(
         isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) in names

@@ -261,7 +261,7 @@ def backend_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree)
 
 
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
-    """Tell whether the trainer starts the workers that verl had before its engines."""
+    """Return whether the trainer starts the workers that verl had before its engines."""
     return settings.text(_LEGACY) in ("auto", "enable") or not tree.nodes(_ENGINE_WORKER)
 
 

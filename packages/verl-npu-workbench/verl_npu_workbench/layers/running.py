@@ -275,7 +275,7 @@ def _trainer_dtype(settings: Settings) -> str:
 
 
 def _workers_read_dtype(verl: SourceTree) -> bool:
-    """Tell whether verl's FSDP workers read `fsdp_config.dtype`, as before its engines, which always compute in
+    """Return whether verl's FSDP workers read `fsdp_config.dtype`, as before its engines, which always compute in
     bfloat16 without `mixed_precision`."""
     engine = verl.read("verl.workers.engine.fsdp.transformer_impl")
     return engine is None or b"fsdp_config.dtype" in (verl.read("verl.workers.fsdp_workers") or b"")
