@@ -432,8 +432,8 @@ class _Reading:
         return self._forgotten(node, names)
 
     def _forgotten(self, node: ast.stmt, names: Names) -> _Returned | None:
-        """Mark as unknown everything that a statement may change. Return whether the statement may leave the function or
-        the loop around it."""
+        """Mark as unknown everything that a statement may change. Return a result that says whether the statement may
+        leave the function or the loop around it."""
         replace(self, said=[])._forget(node, names)
         leaves = {*_leaves(node)}
         if ast.Return in leaves:
