@@ -220,11 +220,11 @@ FOLLOWED: Mapping[str, tuple[str, str]] = {
     ),
     "a module that is not there": (
         "importlib.import_module('json.no_such_module')",
-        "ModuleNotFoundError: no module named json.no_such_module in this environment",
+        "ModuleNotFoundError: no module named json.no_such_module in this environment: ",
     ),
     "a name that a module does not have": (
         "getattr(importlib.import_module('json.decoder'), 'JSONDecodr')",
-        "AttributeError: the module json.decoder in this environment has no attribute JSONDecodr",
+        "AttributeError: module json.decoder has no attribute JSONDecodr, but JSONDecoder: ",
     ),
     "a class of a module": (
         "check = getattr(importlib.import_module('own_checks'), 'Check')\n    check(config.zero)",

@@ -103,7 +103,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "an optimizer misspelt": (
         {f"{ACTOR}.optim.optimizer": "AdamWW", f"{ACTOR}.optim.optimizer_impl": "torch.optim"},
         "validation",
-        "torch.optim in this environment has no attribute AdamWW",
+        "torch.optim has no attribute AdamWW, but Adam",
     ),
     "a group of 3 ranks": ({f"{ACTOR}.fsdp_config.fsdp_size": 3}, "validation", "a device mesh of (2, 3) for 8 ranks"),
     "an agent loop misspelt": (

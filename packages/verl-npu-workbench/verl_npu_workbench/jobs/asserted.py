@@ -13,8 +13,9 @@ import contextlib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -804,7 +805,8 @@ class _Reading:
         if tree.read(name) is None and not tree.is_package(name):
             if tree.is_compiled(name):
                 raise _Unknown
-            raise _Failed("ModuleNotFoundError", f"no module named {name} {HERE}", call)
+            above, _unused, last = name.rpartition(".")
+            raise _Failed("ModuleNotFoundError", f"no module named {name}{_near(last, tree.modules_in(above))}", call)
         return _Module(name, tree)
 
     def _looked_up(self, owner: _Section | dict[str, object], name: object, default: object = None) -> object:
@@ -1129,10 +1131,18 @@ def _has(module: _Module, name: str) -> bool:
     return False
 
 
+def _near(name: str, names: Iterable[str]) -> str:
+    """Say which name was meant or, if that is not clear, that other versions of a package may have the name."""
+    return "".join(f", but {each}" for each in get_close_matches(name, names, n=1, cutoff=0.8)) or f" {HERE}"
+
+
 def _member(module: _Module, name: str, call: ast.Call) -> object:
     """Return a class of a module that is installed here. Its other members are unknown."""
     if not _has(module, name):
-        raise _Failed("AttributeError", f"the module {module.name} {HERE} has no attribute {name}", call)
+        near = _near(
+            name, bound_names(parsed.body) if module.tree and (parsed := module.tree.parse(module.name)) else ()
+        )
+        raise _Failed("AttributeError", f"module {module.name} has no attribute {name}{near}", call)
     if module.tree is None:
         raise _Unknown
     return _Foreign(module, name)
