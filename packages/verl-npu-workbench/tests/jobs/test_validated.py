@@ -67,6 +67,10 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
     "experts over all of a replica": {f"{ROLLOUT}.expert_parallel_size": 2},
     "a mini batch above a dynamic batch": {**DYNAMIC, f"{ACTOR}.ppo_mini_batch_size": 128},
     "no micro-batch of a dynamic batch": {**DYNAMIC, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None},
+    "micro-batches of all ranks together": {
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": None,
+        f"{ACTOR}.ppo_micro_batch_size": 16,
+    },
     "no micro-batch of a reference that there is not": {
         f"{ACTOR}.use_kl_loss": False,
         f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": None,

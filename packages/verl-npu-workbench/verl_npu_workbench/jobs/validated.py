@@ -167,7 +167,10 @@ _Part = tuple[str, Target, Sequence[object], Mapping[str, object]]
 
 def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iterator[_Part]:
     """Yield the parts of a job: the section with their settings, upstream's function, and its arguments."""
-    whole, data, roles = section(settings), section(settings, "data"), section(settings, ROLES)
+    whole, data = section(settings), section(settings, "data")
+    # The trainer and the constructors of workers change these in the configuration of their parts.
+    changed = settings.matching(r".*(batch_size|token_len|total_training_steps)\w*")
+    given_settings, settings = settings, settings.changed(dict.fromkeys(changed, UNKNOWN))
 
     def method(key: str, of: str, name: str, known: Mapping[str, object], **given: object) -> _Part:
         module, _unused, owner = of.partition(":")
@@ -178,7 +181,7 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
     given = {"config": whole, "reward_fn": True, "val_reward_fn": True}
     for name in ("__init__", "init_workers", "_setup", "_load_checkpoint", "step", "fit"):
         # Code that is not followed does not change the configuration.
-        trainer = instance(of_trainer, {"config": section(settings), "val_reward_fn": True}, trainer)
+        trainer = instance(of_trainer, {"config": section(given_settings), "val_reward_fn": True}, trainer)
         yield "trainer", Target(of_trainer.module, f"{of_trainer.qualname}.{name}"), [trainer], given
         given = {}
     if settings.truth(f"{ROLLOUT}.calculate_log_probs"):
@@ -205,7 +208,7 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
     actor, model = made(settings, ACTOR, tree), made(settings, MODEL, tree)
     if settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2"):
         engine = {
-            "config": roles,
+            "config": section(settings, ROLES),
             "model_config": model,
             "engine_config": made(settings, f"{ACTOR}.fsdp_config", tree),
             "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
@@ -219,13 +222,19 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
             "_build_lr_scheduler",
         ):
             yield method(ACTOR, fsdp, name, engine)
-        legacy = {"config": roles, "role": "actor_rollout", "_is_actor": True, "_is_rollout": True, "_is_lora": False}
+        legacy = {
+            "config": section(settings, ROLES),
+            "role": "actor_rollout",
+            "_is_actor": True,
+            "_is_rollout": True,
+            "_is_lora": False,
+        }
         yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", legacy)
         yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
     critic = made(settings, CRITIC, tree)
     if CRITIC in trained and settings.text(f"{CRITIC}.strategy") in ("fsdp", "fsdp2"):
         legacy = Target("verl.workers.fsdp_workers", "CriticWorker")
-        yield CRITIC, legacy, [critic], {}
+        yield CRITIC, legacy, [made(given_settings, CRITIC, tree)], {}
         yield CRITIC, Target(legacy.module, "CriticWorker.init_model"), [instance(legacy, {"config": critic})], {}
     megatron = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
     if is_megatron(settings):
