@@ -164,7 +164,8 @@ def test_a_dtype_that_verl_does_not_read_is_not_the_trainers(
     for name in ("engine/fsdp/transformer_impl.py", *(["fsdp_workers.py"] if legacy else [])):
         (file := tmp_path / "verl" / "workers" / name).parent.mkdir(parents=True, exist_ok=True)
         file.write_text("fsdp_config.dtype" if legacy else "")
-    monkeypatch.setattr(running.SourceTree, "installed", lambda packages: SourceTree.at(tmp_path, packages))
+    found = SourceTree.at(tmp_path, ("verl",))
+    monkeypatch.setattr(SourceTree, "installed", lambda packages: found)
     settings = Settings({"actor_rollout_ref.actor.fsdp_config.dtype": "float16", f"{ROLLOUT}.dtype": "float32"})
     assert running._trainer(settings, 1, [])["dtype"] == dtype
 

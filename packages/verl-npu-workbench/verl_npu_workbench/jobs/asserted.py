@@ -382,10 +382,10 @@ class _Reading:
             case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body) if not any(
                 re.search("suppress|raises", ast.unparse(each.context_expr)) for each in items
             ):
-                for each in items:
-                    self._forget(each.context_expr, names)
-                    if each.optional_vars is not None:
-                        self._bind(each.optional_vars, UNKNOWN, names)
+                for item in items:
+                    self._forget(item.context_expr, names)
+                    if item.optional_vars is not None:
+                        self._bind(item.optional_vars, UNKNOWN, names)
                 return self.run(body, names)
             # Handlers that raise an error change only its message.
             case ast.Try(body=body, handlers=ends, orelse=then, finalbody=final) if all(
@@ -624,11 +624,11 @@ class _Reading:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMPUTES:
                 return _computed(node, _COMPUTES[type(op)], self._value(left, names), self._value(right, names))
             case ast.Compare(left=left, ops=ops, comparators=others):
-                values = [self._value_or_unknown(each, names) for each in (left, *others)]
-                if UNKNOWN in values:
-                    _refuse_text(node, ops, values)
+                sides = [self._value_or_unknown(each, names) for each in (left, *others)]
+                if UNKNOWN in sides:
+                    _refuse_text(node, ops, sides)
                     raise _Unknown
-                pairs = zip(ops, values, values[1:], strict=False)
+                pairs = zip(ops, sides, sides[1:], strict=False)
                 return all(_computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
             case ast.List(elts=parts) | ast.Set(elts=parts):
                 return [self._value(part, names) for part in parts]
@@ -725,7 +725,11 @@ class _Reading:
                     raise _Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", call.func)
                 return self._call_method(owner, name, args, given)
             case ast.Name(id="getattr") if isinstance(args[0], _Object | _Module) and isinstance(args[1], str):
-                return self._attribute(args[0], args[1]) if isinstance(args[0], _Object) else _member(*args[:2], call)
+                return (
+                    self._attribute(args[0], args[1])
+                    if isinstance(args[0], _Object)
+                    else _member(args[0], args[1], call)
+                )
             case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
                 return self.make_section(args[0])
             case ast.Name(id="isinstance"):
@@ -789,8 +793,13 @@ class _Reading:
     def _check_mesh(self, shape: object, call: ast.Call) -> None:
         """Torch raises an error for a mesh that is larger than the world, and in a rank that is not in the mesh."""
         world = self.known.get(WORLD)
-        known = isinstance(shape, tuple) and all(isinstance(each, int) for each in shape)
-        if isinstance(world, int) and known and math.prod(shape) != world:
+        sizes = [each for each in shape if isinstance(each, int)] if isinstance(shape, tuple) else []
+        if (
+            isinstance(world, int)
+            and isinstance(shape, tuple)
+            and len(sizes) == len(shape)
+            and math.prod(sizes) != world
+        ):
             raise _Failed("RuntimeError", f"a device mesh of {shape} for {world} ranks", call)
 
     def _call_class(self, name: str, args: Sequence[object], given: Mapping[str, object]) -> object:
@@ -1192,7 +1201,7 @@ def _changed_in(function: ast.AST) -> Iterator[str]:
         yield names.get(found[0], found[0]) + text[found.end() :] if found else text
 
 
-def _is_class_method(function: ast.FunctionDef) -> bool:
+def _is_class_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return [ast.unparse(each) for each in function.decorator_list] == ["classmethod"]
 
 

@@ -201,10 +201,10 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
                 "data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__init__", {}, config=data, data_files=files
             )
     loops = "verl.experimental.agent_loop.agent_loop"
-    name = settings.get(f"{ROLLOUT}.agent.default_agent_loop")
-    if name is not None and not settings.text(f"{ROLLOUT}.agent.agent_loop_config_path"):
+    loop = settings.get(f"{ROLLOUT}.agent.default_agent_loop")
+    if loop is not None and not settings.text(f"{ROLLOUT}.agent.agent_loop_config_path"):
         for owner in ("AgentLoopWorkerBase", "AgentLoopWorker"):
-            yield method(f"{ROLLOUT}.agent", f"{loops}:{owner}", "_run_agent_loop", {"config": whole}, agent_name=name)
+            yield method(f"{ROLLOUT}.agent", f"{loops}:{owner}", "_run_agent_loop", {"config": whole}, agent_name=loop)
     actor, model = made(settings, ACTOR, tree), made(settings, MODEL, tree)
     if settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2"):
         engine = {
@@ -233,9 +233,9 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
     critic = made(settings, CRITIC, tree)
     if CRITIC in trained and settings.text(f"{CRITIC}.strategy") in ("fsdp", "fsdp2"):
-        legacy = Target("verl.workers.fsdp_workers", "CriticWorker")
-        yield CRITIC, legacy, [made(given_settings, CRITIC, tree)], {}
-        yield CRITIC, Target(legacy.module, "CriticWorker.init_model"), [instance(legacy, {"config": critic})], {}
+        worker = Target("verl.workers.fsdp_workers", "CriticWorker")
+        yield CRITIC, worker, [made(given_settings, CRITIC, tree)], {}
+        yield CRITIC, Target(worker.module, "CriticWorker.init_model"), [instance(worker, {"config": critic})], {}
     megatron = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
     if is_megatron(settings):
         engine = {

@@ -195,9 +195,9 @@ class _Trainer:
     """A trainer that may refuse its checkpoint."""
 
     def __init__(self, rows: int = 2, resumes: bool = True) -> None:
-        self.resumes, self.batches = resumes, []
-        dataset, collate = _Dataset(rows), self.batches.append  # type: ignore[var-annotated]
-        self.train_dataloader = SimpleNamespace(dataset=dataset, collate_fn=collate)
+        self.resumes = resumes
+        self.batches: list[list[str]] = []
+        self.train_dataloader = SimpleNamespace(dataset=_Dataset(rows), collate_fn=self.batches.append)
 
     def _load_checkpoint(self) -> None:
         self.actor_rollout_wg.load_checkpoint("folder")  # type: ignore[attr-defined]
@@ -206,8 +206,8 @@ class _Trainer:
 
 
 def test_a_trainer_that_was_made_reads_its_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module._Start, "_program", lambda start: start._keeping(_Trainer.__init__)(trainer))
     trainer = _Trainer.__new__(_Trainer)
+    monkeypatch.setattr(module._Start, "_program", lambda start: start._keeping(_Trainer.__init__)(trainer))
     start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
     for part, run in start.parts():
         run()
