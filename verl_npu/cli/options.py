@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a path, or the word for the installed upstreams."""
+    """Return shell completions for a path, or for the keyword that selects the installed upstreams."""
     own = [CompletionItem(INSTALLED)] if incomplete and INSTALLED.startswith(incomplete) else []
     return [*own, CompletionItem(incomplete, type="file")]
 
@@ -45,7 +45,8 @@ def _feature(feature: Feature, incomplete: str) -> list[CompletionItem]:
 
 
 def complete_pin(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a pin. If the command line names an upstream, offer only that upstream's pins."""
+    """Return shell completions for the name of a pin. If the command line specifies an upstream, return only that
+    upstream's pins."""
     chosen = ctx.params.get("upstream")
     pins = {lock.pin for name, found in locks().items() if chosen in (None, name) for lock in found}
     return [CompletionItem(pin) for pin in sorted(pins) if pin.startswith(incomplete)]
