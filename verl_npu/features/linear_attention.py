@@ -119,7 +119,7 @@ def find_kernels(heads: int, key_size: int, value_size: int) -> Operator | str:
 
 
 def missing_kernels() -> str:
-    """Return the reason why this process cannot use flash-linear-attention's kernels for NPUs. The result is empty if
+    """Return the reason why this process cannot use flash-linear-attention's kernels for NPUs, or an empty string if
     it can."""
     try:
         gated = import_module(_ENTRY)

@@ -45,7 +45,8 @@ _SET_ON_IMPORT = "upstream decides this once, on import, from the devices that a
     retired_by=Never(_SET_ON_IMPORT),
 )
 def detect_npu_by_installed_software(available: bool) -> bool:
-    """Return True if Ascend software is present. Otherwise return upstream's value; this happens with VERL_NPU=on."""
+    """Return True if Ascend software is present. Otherwise, return upstream's value. Without Ascend software, this
+    function runs only if VERL_NPU=on is set."""
     return available or has_ascend_software()
 
 
@@ -101,7 +102,8 @@ def set_npu_in_hydra_config(
 def set_npu_in_run_ppo_config(
     original: Callable[..., Result], config: Section, *args: object, **kwargs: object
 ) -> Result:
-    """Set the device in the configuration that a caller passes to `run_ppo`."""
+    """Set the device to `npu` in the configuration that a caller passes to `run_ppo`, unless the configuration names a
+    device other than `cuda`."""
     resolve_device(config, ())
     return original(config, *args, **kwargs)
 
@@ -179,8 +181,8 @@ def request_npus_not_gpus(
     name: object = None,
     device_name: str = "cuda",
 ) -> Result:
-    """Return the placement groups of a resource pool. They reserve NPUs, unless the caller names a device other than
-    cuda."""
+    """Return the placement groups of a resource pool. The groups reserve NPUs, unless the caller names a device other
+    than `cuda`."""
     return original(pool, strategy, name, "npu" if device_name == DEFAULT_DEVICE else device_name)
 
 
