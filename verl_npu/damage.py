@@ -102,7 +102,7 @@ def is_required() -> bool:
 
 
 def say(line: str) -> None:
-    """Write one line to stderr. Do not use `reporting`, which may be damaged itself."""
+    """Write one line to stderr. This function does not use `reporting`, because that module may itself be damaged."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(f"verl-npu: {line}\n")
