@@ -156,7 +156,7 @@ SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['st
         (
             f"import stranger; {SHOW}",
             {},
-            "declare the patch in a feature of your own, and contribute this feature from an entry point of the group",
+            "declare the patch in a feature of your own, and contribute this feature through an entry point in the",
         ),
         (
             SHOW,

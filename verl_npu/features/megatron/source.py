@@ -400,7 +400,7 @@ def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
         raise SourceError(
             subject="megatron.core",
             found="MindSpeed is installed without Megatron-Core",
-            fix="install the version of megatron-core that this version of MindSpeed requires",
+            fix="run `pip install megatron-core==VERSION` with the version that this version of MindSpeed requires",
         )
     extracted = extract(mindspeed, megatron, "installed", "installed", deep=False)
     recorded = nearest(extracted)
