@@ -34,12 +34,12 @@ PLAIN = "import verl_npu"
 or a program's own import."""
 _TORCH = "the entry point torch.backends"
 _TRIGGER = "verl"
-# The module in which an earlier plugin of the same name applies its patches. Both can be in one process only if their
+# The module of an earlier plugin of the same name that applies its patches. Both can be in one process only if their
 # files lie in one folder.
 _EARLIER = f"{__package__}.plugin"
 
 _origin = ""
-# Keyed by one constant name: if two threads come at once, setdefault lets one of them make it.
+# Keyed by one constant name: if two threads come at once, setdefault keeps the object of only one thread.
 _lifecycles: dict[str, Lifecycle] = {}
 _pending_errors: list[tuple[Exception, ModuleType]] = []
 
@@ -87,7 +87,7 @@ def _wanted_or_strict() -> bool:
     try:
         return _wanted()
     except Exception as error:
-        # No fault of ours may break `import torch` on a machine that may not even want verl-npu.
+        # No fault of verl-npu may break `import torch` on a machine that may not even need verl-npu.
         if _strict():
             return True
         reporting.warn(f"{error}; verl-npu stays off in this process")

@@ -43,7 +43,7 @@ def meanings() -> dict[str, list[Meaning]]:
     found: dict[str, list[Meaning]] = {}
     for each in sorted((*_contributed(), *own()), key=_moment):
         said = found.setdefault(each.code, [])
-        # The workbench adds that lint checks the same guard; its row says more than the plugin's own, so drop ours.
+        # The workbench's row for the same guard also names lint, so drop the plugin's row.
         if each.rows not in [other.rows for other in said]:
             said.append(each)
     return found

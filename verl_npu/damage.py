@@ -36,7 +36,7 @@ def is_damage(error: Exception) -> bool:
     """Return whether an error shows that a file of verl-npu is missing, truncated, or unreadable."""
     if type(error).__name__ == "DamagedError":
         return True
-    # A disk error may last, so it counts as damage if it concerns our own files.
+    # A disk error may last, so it counts as damage if it concerns verl-npu's own files.
     temporary = is_temporary(error) and getattr(error, "errno", None) not in _DISK_ERRORS
     if temporary or type(error).__module__ == f"{__package__}.errors":
         return False

@@ -67,7 +67,7 @@ class Message(str):
 
     def said_in(self, catalogue: Catalogue) -> str:
         """Return the text in the language of `catalogue`."""
-        if not self._words:  # gettext returns a catalogue's header for an empty text
+        if not self._words:  # gettext returns a catalogue's header for an empty string
             return ""
         if self._many:
             words = catalogue.ngettext(self._words, self._many, self._number)
@@ -189,8 +189,8 @@ def is_english() -> bool:
 
 
 def chosen(asked: str, environ: Mapping[str, str]) -> str:
-    """Return the language that the user asked for or, if the user asked for none, the language of the locale. If we
-    have no translations into this language, return English.
+    """Return the language that the user requested or, if the user requested none, the language of the locale. If there
+    are no translations into this language, return English.
 
     `asked` is the name of a locale. Its encoding is ignored.
     """

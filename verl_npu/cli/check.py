@@ -170,7 +170,7 @@ def _covers(result: _Result) -> Mapping[str, Part]:
 def _is_strict() -> bool:
     try:
         return environment.STRICT.read()
-    except SettingError:  # reported together with the other wrong variables
+    except SettingError:  # reported together with the other invalid variables
         return False
 
 

@@ -24,7 +24,7 @@ def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the name of a feature, or a code. After the name of a feature and a dot, complete a patch of this
     feature."""
-    # Imported here, because codes loads everything that all commands know.
+    # Imported here, because codes loads the codes of all commands.
     from .. import codes
 
     features = load()

@@ -154,7 +154,7 @@ def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[
     try:
         strict = environment.STRICT.read()
     except SettingError:
-        # Report all wrong variables at once, so that nobody fixes one, starts the job again, and meets the next.
+        # Report all invalid variables at once, so that nobody fixes one, starts the job again, and meets the next.
         for wrong in policy().wrong(_names()):
             warn(str(wrong))
         raise

@@ -134,7 +134,7 @@ def _is_cpu(config: Section | None) -> bool:
 def resolve_device(config: Section, overrides: Sequence[str]) -> None:
     """Change `config.trainer.device` to npu if it has its default value, cuda.
 
-    `overrides` are the user's command-line overrides. Raises JobSettingError if one of them asks for cuda.
+    `overrides` are the user's command-line overrides. Raises JobSettingError if one of them requests cuda.
     """
     trainer = config.get("trainer")
     if trainer is None or trainer.get("device") != DEFAULT_DEVICE:
@@ -202,7 +202,7 @@ def refuse_job_that_cannot_be_placed(
     *args: object,
     **kwargs: object,
 ) -> Group:
-    """Make a placement group, and wait until Ray has placed it. Raises LaunchError if Ray cannot place it."""
+    """Create a placement group, and wait until Ray has placed it. Raises LaunchError if Ray cannot place it."""
     import ray
 
     from .placement import amounts, fits, refusal

@@ -80,7 +80,7 @@ def published() -> Reading:
         elif _is_rank():
             found, missing = _read_from_group()
     except Exception as error:
-        # No error here may end a job that did not ask for VERL_NPU_STRICT.
+        # No error here may end a job without VERL_NPU_STRICT.
         unreadable = f"{type(error).__name__}: {error}"
     others, wrong = [], []
     for who, data in found:

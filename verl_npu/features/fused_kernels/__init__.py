@@ -112,7 +112,7 @@ def fix_the_fused_loss(
         group=dist_process_group,
     )
     upstream = vars(sys.modules[MODULE])
-    # Without Triton, upstream's decorators leave objects in place of the kernels, and a launch ends in a TypeError.
+    # Without Triton, upstream's decorators leave objects instead of the kernels, and a launch ends in a TypeError.
     if not upstream.get("HAVE_TRITON", True):
         error = UnavailableError(
             subject="use_fused_kernels with the backend triton",

@@ -34,7 +34,7 @@ FILE_NAME = "arguments.json"
 _SCHEMA = 2
 
 
-# MindSpeed's documents for verl ask for these keys, though some revisions read neither.
+# MindSpeed's documentation for verl requires these keys, though some revisions read neither.
 _DOCUMENTED = ("swiglu", "use_distributed_optimizer")
 
 
@@ -189,7 +189,7 @@ NEWEST = "core_r0.16.0"
 """The newest recorded revision of MindSpeed that was run on virtual NPUs."""
 
 
-# Recipes whose documents name another revision than the pin's documents: the package of their scripts -> the revision.
+# Recipes whose documentation names a different revision from the pin's: the package of their scripts -> the revision.
 _RECIPES: Mapping[str, str] = {"recipe.r1_ascend": "f6688"}  # recipe/r1_ascend/README.md
 
 

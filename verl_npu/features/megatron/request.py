@@ -234,7 +234,7 @@ def requests(text: str) -> list[Request]:
                 _put(sections.setdefault((engine, worker), ({}, dict(_DEFAULTS))), engine, key, _value(match["value"]))
     if sections:
         return [_request(sections, engine, worker) for engine, worker in sections]
-    # Without a section, the words are the overrides.
+    # Without a section, the arguments are the overrides.
     bare = {match["key"]: _value(match["value"]) for match in pairs if "." not in match["key"]}
     if len(pairs) != len(words) or not bare:
         raise _unreadable(text, "no Megatron override")

@@ -126,7 +126,7 @@ def _unread_group(asked: Asked) -> Iterator[Finding]:
 
 
 def _key_or_type(asked: Asked) -> Iterator[Finding]:
-    """Find keys that no code reads, and values that fail, mean the opposite, or have the wrong type."""
+    """Find keys that no code reads, and values that fail, mean the opposite, or have an invalid type."""
     request, contract = asked.request, asked.contract
     for key, value in request.overrides.items():
         if not contract.knows(key):
@@ -164,7 +164,7 @@ def _flash_attention(asked: Asked) -> Iterator[Finding]:
             "True, because without flash attention MindSpeed finds no attention mask in the first forward pass",
             str(settings.get("use_flash_attn")),
             "remove use_flash_attn, which is on by default",
-            # With a micro-batch size, MindSpeed makes a mask, which may be wrong.
+            # With a micro-batch size, MindSpeed creates a mask, which may be incorrect.
             certain=asked.request.forward and not {"micro_batch_size", "seq_length"} <= settings.keys(),
         )
     elif settings.get("sparse_mode", 0) not in (0, 2):
@@ -391,7 +391,7 @@ def _unknown(key: str, value: object, contract: Contract, request: Request) -> F
 
 
 def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
-    """Check the type of a value. `repatch` converts no values, but many wrong types still work; these are only
+    """Check the type of a value. `repatch` converts no values, but many incorrect types still work; these are only
     warnings."""
     argument = contract.arguments.get(key)
     # Megatron's command line declares some switches of features, such as use_flash_attn, that no contract records.
@@ -406,7 +406,7 @@ def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
     fix = f"write {key}={corrected} without quotes" if corrected else f"use {expected}"
     if kinds == {"bool"} and corrected not in ("True", "False"):
         fix = f"write {key}=True or {key}=False, or remove {key}"
-    # A text instead of False is true. A text or a wrong number instead of one of Megatron's numbers ends in a
+    # A string instead of False is true. A string or an invalid number instead of one of Megatron's numbers ends in a
     # TypeError.
     reversed_ = isinstance(value, str) and "bool" in kinds and value.strip("'\"").lower() in _FALSE
     number = bool(field) and kinds <= {"int", "float"} and isinstance(value, str | float)

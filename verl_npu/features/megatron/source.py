@@ -261,7 +261,7 @@ def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
 _GETTERS = ("get_full_args", "get_mindspeed_args")
 
 
-# The names under which MindSpeed's and Megatron's code holds the arguments or a model's configuration. MindSpeed sets
+# The variables that hold the arguments or a model's configuration in MindSpeed's and Megatron's code. MindSpeed sets
 # each override as an attribute of both.
 _HOLDERS = frozenset(
     {"args", "_args", "global_args", "full_args", "mindspeed_args", "config", "cfg", "transformer_config"}
@@ -338,8 +338,8 @@ def process_keys(mindspeed: Path) -> set[str]:
 
 
 def _is_held(held: set[str], getters: set[str], node: ast.expr) -> bool:
-    """Return whether `node` gives the arguments of the process: a variable in `held`, or a call of a function in
-    `getters`."""
+    """Return whether `node` evaluates to the arguments of the process: a variable in `held`, or a call of a function
+    in `getters`."""
     return _is_call(node, getters) or (isinstance(node, ast.Name) and node.id in held)
 
 

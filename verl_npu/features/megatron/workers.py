@@ -75,7 +75,7 @@ def give_mindspeed_the_actors_or_refs_overrides(
 
 
 def _declare_worker(owner: str, worker: str, name: str) -> None:
-    """Declare the patch `name`. It gives MindSpeed a worker's overrides, because upstream does not."""
+    """Declare the patch `name`, which passes a worker's overrides to MindSpeed, because upstream does not."""
     target = f"{_WORKERS}:{owner}.__init__"
 
     def give_mindspeed_its_own_overrides(original: Callable[..., None], made: object, config: Section) -> None:

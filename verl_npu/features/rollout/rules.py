@@ -305,8 +305,8 @@ def _asked_divisions(engine: Section) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _weight_format(config: Section) -> Iterator[Finding]:
-    # Only the worker knows its vllm-ascend. From 0.23 on, the engine fails when it wakes up; earlier releases do not
-    # read the key.
+    # The version of vllm-ascend is known only in the worker. From 0.23 on, the engine fails when it wakes up; earlier
+    # releases do not read the key.
     asked = additional_config(config)
     mode = asked.get(NZ_KEY) if hasattr(asked, "get") else None
     if config.actor_rollout_ref.rollout.get("name") == "vllm" and mode:

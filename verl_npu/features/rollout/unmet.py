@@ -10,7 +10,7 @@ from ...registry.source.lookup import missing_module, resolve
 from ...registry.source.tree import SourceTree, packages_above
 
 Decide = Callable[[ast.expr], bool | None]
-"""A function that tells whether a condition holds. It returns None if the source does not show that."""
+"""A function that returns whether a condition holds, or None if the source does not show that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def remove_hook(name: str, hook: Hook) -> None:
 
 
 def _put_finder_first() -> None:
-    # A finder in front of ours, such as typeguard's, would find a hooked module without asking ours.
+    # A finder in front of this one, such as typeguard's, would find a hooked module without calling this one.
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     sys.meta_path.insert(0, _finder)
@@ -160,7 +160,7 @@ class _HookedLoader:
     """A substitute for a module's loader, until the module is executed. It runs the hooks before and after the module
     is executed.
 
-    It first puts the real loader back, because other code asks for the type and the resources of a module's loader.
+    It first puts the real loader back, because other code reads the type and the resources of a module's loader.
     """
 
     def __init__(self, spec: importlib.machinery.ModuleSpec) -> None:

@@ -142,7 +142,7 @@ class Ledger:
             if beneath is None or beneath.in_force() or not comes_from(beneath.slot.read(), module):
                 continue
             binding = replace(beneath, before=beneath.slot.read(), writes=[], over=name, earlier=beneath)
-            # The target now belongs to that module, but the copies that the old binding rebound are still ours.
+            # The target now belongs to that module, but the copies that the old binding rebound still hold its object.
             beneath.writes = [write for write in beneath.writes if write.slot != beneath.slot]
             binding.write([binding.slot])
             self.bindings[patch.id] = binding
@@ -265,7 +265,7 @@ def is_loaded(name: str) -> bool:
     if module is None:
         return False
     spec = getattr(module, "__spec__", None)
-    # An object that was put there by hand in place of a module has no source to check.
+    # An object that was put there by hand instead of a module has no source to check.
     if spec is None and getattr(module, "__file__", None) is None:
         return False
     # loader_state is importlib.util's mark of a module that waits for its first use.

@@ -96,7 +96,7 @@ class Readback:
         ours = {str(patch.target) for patch in self._ledger.live()}
         entries: dict[str, NativeEntry] = {}
         for native in self._reached().values():
-            # Once our patch replaces a function, upstream's version no longer matters.
+            # Once one of the registry's patches replaces a function, upstream's version no longer matters.
             if native.target not in ours:
                 verdict = self._observed(native)
                 entries[native.target] = {"by": native.by, "state": str(verdict.state), "reason": verdict.reason}

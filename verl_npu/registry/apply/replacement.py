@@ -113,7 +113,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
         raise _unexpected(patch, f"the name {slot.key} to be defined directly in {slot.owner!r}", "no such name")
     plain = type(value) is types.FunctionType or isinstance(value, type)
     if plain and _is_source_definition(value, patch, module):
-        # This is the usual case, for which no source needs to be parsed.
+        # In this usual case, no source needs to be parsed.
         return
     definition = tree.definition(patch.target)
     if definition is not None and definition.kind is Kind.IMPORTED and patch.action is not Action.SET:
@@ -320,7 +320,7 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
         _replaced(implementation, function) if patch.action is Action.REPLACE else _wrapped(patch, function, leave_out)
     )
     if isinstance(made, types.FunctionType):
-        # An imported function keeps the name of its origin, under which pickle would find the original.
+        # An imported function keeps the name of its origin, and pickle would find the original under that name.
         made.__module__, made.__qualname__ = patch.target.module, patch.target.qualname
     if isinstance(original, staticmethod | classmethod):
         return type(original)(made)
@@ -328,7 +328,7 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
         return property(made, original.fset, original.fdel, original.__doc__)
     if isinstance(original, functools.cached_property):
         cached = functools.cached_property(made)
-        # A class statement would have told it the name under which it keeps its value.
+        # A class statement would have passed it the name that it uses to store its value.
         cached.__set_name__(cast(type, slot.owner), slot.key)
         return cached
     return made

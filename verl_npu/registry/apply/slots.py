@@ -130,8 +130,8 @@ def slot_of(place: str) -> Slot | None:
 _TRIES = 3
 
 
-# Patches that were undone while a stranger's wrapper covered them, by the id of the object that we had written. When
-# the stranger restores "the original", it would restore our patch. The objects are kept so that no id is reused.
+# Patches that were undone while a wrapper of other code covered them, by the id of the object that the patch had
+# written. If that code restores "the original", it restores the patch. The objects are kept so that no id is reused.
 _undone: dict[int, tuple[object, object]] = {}
 
 
@@ -422,7 +422,7 @@ def _is_upstreams(contents: Mapping[str, object], tree: SourceTree) -> bool:
 
 
 class _Kinds(dict[type, bool]):
-    """A cache that tells whether objects of a type can hold other objects. It is used for tens of thousands of
+    """A cache that records whether objects of a type can hold other objects. It is used for tens of thousands of
     objects.
 
     Its key is the type, because isinstance would read the `__class__` of a lazy object and could load it.

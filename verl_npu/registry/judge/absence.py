@@ -46,7 +46,7 @@ def look(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
     nearest = known.nearest
     recorded = nearest.subjects.get(subject) if nearest is not None else None
     if not tree.has_part(subject, known.packages[0]):
-        # A wheel may leave out a package of its upstream, or its contents may now be in another package.
+        # A wheel may omit a package of its upstream, or its contents may now be in another package.
         lost = recorded == THERE and not known.exact
         found = (_moved(subject, known, tree) or _renamed(subject, known, tree, module_too=True)) if lost else None
         return found or Absence(subject, False, _not_installed(package_of(subject), tree))

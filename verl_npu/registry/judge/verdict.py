@@ -165,11 +165,11 @@ class Evidence:
         return None if answer is False and self.is_gone and self.known.needs(self.patch) else answer
 
     def _shown(self, atom: Atom) -> bool | None:
-        """Return the answer to a question if it proves that a patch is not needed. Otherwise return None.
+        """Return the answer to a question if it proves that a patch is not needed, or None otherwise.
 
-        The answer yes is proof if the question is sound, because the code that does the thing can be read. The answer
-        no is proof only if the question is closed, because other code could do the same thing in another way. Either
-        answer is proof if the subject has the same form as at a pin with the same answer.
+        A positive answer is conclusive if the question is sound, because the code that does what the question asks can
+        be read. A negative answer is conclusive only if the question is closed, because otherwise other code could do
+        the same. Both answers are conclusive if the subject has the same code as at a pin with the same answer.
         """
         answer = self.ask(atom)
         known = self._answers.known[package_of(atom.subject)]
