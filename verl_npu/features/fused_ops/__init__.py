@@ -31,8 +31,7 @@ fused_ops = Feature(
 
 
 def upstream_assigns(target: str) -> Probe:
-    """Return the probe that checks whether upstream itself patches `target`, with one patch function for each
-    model."""
+    """Return the probe that checks whether upstream itself patches `target`, and patches each model separately."""
     return AllOf(UPSTREAM_PATCHES_EACH_MODEL, Assigns(upstreams.NPU_PATCH, target))
 
 

@@ -385,7 +385,7 @@ def _gone(e: Evidence) -> Verdict | None:
         return None
     reason = "; ".join(dict.fromkeys(missing.reason for missing in e.gone))
     pin = e.known.nearest.pin if e.known.nearest is not None else "any pin"
-    return Verdict(State.DRIFTED, reason, expected=f"{e.gone[0].subject}, which {pin} has", found="no definition")
+    return Verdict(State.DRIFTED, reason, expected=f"{e.gone[0].subject}, as defined at {pin}", found="no definition")
 
 
 def _absent(e: Evidence) -> Verdict | None:
@@ -418,7 +418,7 @@ def _collaborator_changed(e: Evidence) -> Verdict | None:
     return Verdict(
         State.DRIFTED,
         f"the patch uses {use}, but upstream has {found}",
-        expected=f"{use}, which {pin} has",
+        expected=f"{use}, as defined at {pin}",
         found=str(found),
     )
 
