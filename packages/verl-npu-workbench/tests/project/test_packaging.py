@@ -77,7 +77,7 @@ def test_a_wheel_works_as_the_checkout_does(wheel: Path, tmp_path: Path) -> None
     assert json.loads(from_wheel) == json.loads(from_checkout)
 
 
-def test_the_wheel_holds_every_lock_and_no_tests_and_nothing_of_the_virtual_ascend(wheel: Path) -> None:
+def test_the_wheel_holds_every_lock_and_catalogue_no_tests_and_nothing_of_the_virtual_ascend(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     locks = {
         f"verl_npu/patches/{path.relative_to(locks_folder())}"
@@ -86,6 +86,7 @@ def test_the_wheel_holds_every_lock_and_no_tests_and_nothing_of_the_virtual_asce
     }
     locks.discard("verl_npu/patches/.gitkeep")
     assert locks <= names
+    assert {f"verl_npu/locale/zh_CN/LC_MESSAGES/verl_npu.{kind}" for kind in ("po", "mo")} <= names
     assert not [name for name in names if name.endswith(".pth") or "virtual_ascend" in name]
     assert not [name for name in names if name.startswith(("tests/", "scripts/", "benchmarks/"))]
 
