@@ -20,6 +20,8 @@ from testing.fixtures import no_progress as no_progress
 from testing.fixtures import nothing_was_said as nothing_was_said
 from testing.fixtures import source as source
 from testing.fixtures import sources as sources
+from testing.fixtures import build as build
+from testing.fixtures import make_wheel as make_wheel
 from testing.fixtures import wheel as wheel
 
 

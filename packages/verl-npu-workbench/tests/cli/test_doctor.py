@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from verl_npu_workbench.pins import PINS
 
 from verl_npu.findings import Finding, Severity, error, ok, skipped, warning
 
@@ -45,9 +44,8 @@ def test_this_machine_is_examined(run: Run) -> None:
     assert status == (1 if "error" in verdicts else 0)
 
 
-@pytest.mark.parametrize("pin", PINS)
-def test_any_pin_can_be_named(run: Run, pin: str) -> None:
-    _, output = run("doctor", "--json", "--pin", pin, "--only", "python,verl")
+def test_a_pin_can_be_named(run: Run) -> None:
+    _, output = run("doctor", "--json", "--pin", "v0.7.1", "--only", "python,verl")
     assert [each["name"] for each in json.loads(output)] == ["python", "verl"]
 
 

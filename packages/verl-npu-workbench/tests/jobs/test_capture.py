@@ -63,10 +63,6 @@ def test_arguments_reach_the_script(captured: Captured) -> None:
     assert words(captured('ray "$2" "$1" $#', arguments=["a b", "c"])) == [["ray", "c", "a b", "2"]]
 
 
-def test_variables_of_the_user_reach_the_script(captured: Captured) -> None:
-    assert words(captured("ray ${MODEL:-none}", given={"MODEL": "mine"})) == [["ray", "mine"]]
-
-
 SECRET = "correct-horse-7"
 
 
@@ -249,10 +245,6 @@ def test_a_recipe_says_how_to_install_its_verl(write: Write, tree: Path) -> None
         "MODE=pinned\nCOMMIT=1234\nPIP_INSTALL=pip install verl==0.7.1\nOPTION_A_PIP=pip install verl==0.4.0\n"
     )
     assert required_verl(script) == ["pip install verl==0.7.1", "pip install verl==0.4.0"]
-
-
-def test_a_program_that_only_passes_a_command_on_is_seen_through(captured: Captured) -> None:
-    assert words(captured("nohup python3 train.py a=1 &", "wait")) == [["python3", "train.py", "a=1"]]
 
 
 def test_a_script_outside_of_the_tree_is_captured_in_the_tree(captured: Captured, tree: Path, tmp_path: Path) -> None:

@@ -168,10 +168,6 @@ def test_what_starts_nothing_is_no_command(tree: Path, words: list[str]) -> None
         trainer_of_command(words, tree, {})
 
 
-def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path) -> None:
-    assert trained(COMMAND, folder=tmp_path / "mine").overrides == KEYS
-
-
 @pytest.mark.parametrize("has", [True, False])
 def test_a_clone_of_the_recipes_stands_in_for_the_folder_that_a_tree_lacks(
     captured: Captured, tree: Path, tmp_path: Path, has: bool
