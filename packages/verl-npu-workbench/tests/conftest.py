@@ -1,5 +1,3 @@
-"""Fixtures and hooks for all tests of the workbench."""
-
 from __future__ import annotations
 
 import sys

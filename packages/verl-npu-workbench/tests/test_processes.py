@@ -1,5 +1,3 @@
-"""Processes that a command starts end with all their descendants, and no others do."""
-
 from __future__ import annotations
 
 import os

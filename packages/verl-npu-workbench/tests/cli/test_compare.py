@@ -1,5 +1,3 @@
-"""`verl-npu compare` on logs in files, broken ones among them."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`doctor` as a command, on the machine that runs the tests and with a made-up answer."""
-
 from __future__ import annotations
 
 import importlib

@@ -1,5 +1,3 @@
-"""`verl-npu doctor --log`: its output, its JSON, and its exit statuses."""
-
 from __future__ import annotations
 
 import json

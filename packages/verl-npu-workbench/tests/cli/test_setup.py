@@ -1,5 +1,3 @@
-"""`verl-npu env`: the variables, and the installation of a pin."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`verl-npu setup`: a line for docker, or a manifest for Kubernetes."""
-
 from __future__ import annotations
 
 import pytest

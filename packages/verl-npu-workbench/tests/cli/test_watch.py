@@ -1,5 +1,3 @@
-"""`verl-npu watch`: once, in a pipe while the log grows, and on a terminal of any width."""
-
 from __future__ import annotations
 
 import fcntl

@@ -1,5 +1,3 @@
-"""A merged model matches its checkpoint only if each tensor equals that of the shards, for each kind of checkpoint."""
-
 from __future__ import annotations
 
 import subprocess

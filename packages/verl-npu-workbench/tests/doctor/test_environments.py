@@ -1,5 +1,3 @@
-"""The doctor in made-up environments: no alarm in a right one, and in a wrong one the verdict and the fix."""
-
 from __future__ import annotations
 
 import base64

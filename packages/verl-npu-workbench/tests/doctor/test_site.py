@@ -1,5 +1,3 @@
-"""The answers of `npu-smi info`, and packages read from their metadata."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -172,13 +172,6 @@ def test_an_error_of_verl_is_told_with_its_phase(plan: Plan, tmp_path: Path) -> 
     )
 
 
-def test_wrong_input_is_one_line(plan: Plan) -> None:
-    done = plan("trainer.no_such_key=1")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Could not override 'trainer.no_such_key'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_script_of_megatron_says_what_to_install_before_its_ranks_fail(plan: Plan) -> None:
     if importlib.util.find_spec("megatron"):
         pytest.skip("megatron-core is installed here")

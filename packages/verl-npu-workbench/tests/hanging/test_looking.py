@@ -1,5 +1,3 @@
-"""The look at this host's processes and at other hosts' answers, with real processes and made-up answers."""
-
 from __future__ import annotations
 
 import importlib

@@ -1,5 +1,3 @@
-"""The programs that a script would start, captured by running it with stand-ins."""
-
 from __future__ import annotations
 
 import sys
@@ -44,11 +42,6 @@ def test_a_variable_for_one_command_is_that_commands(captured: Captured) -> None
 def test_a_call_knows_the_folder_that_it_was_made_in(captured: Captured, tree: Path) -> None:
     found = captured("ray stop", "cd examples", "ray stop")
     assert [call.folder for call in found.calls] == [tree, tree / "examples"]
-
-
-def test_a_script_starts_in_the_root_of_its_tree_and_reads_what_is_there(captured: Captured, tree: Path) -> None:
-    (tree / "README.md").write_text("text")
-    assert words(captured('ray "$(cat README.md)" "$PWD"')) == [["ray", "text", str(tree)]]
 
 
 def test_a_script_may_source_the_shell_files_beside_it(tmp_path: Path, tree: Path, sandboxed: None) -> None:

@@ -1,5 +1,3 @@
-"""Each rule finds its fault in a wrong script, and finds none in a right one."""
-
 from __future__ import annotations
 
 import tempfile
