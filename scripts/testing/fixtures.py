@@ -87,8 +87,8 @@ def heeds_ctrl_c() -> Iterator[None]:
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
     """Return a function that runs a module which builds; what it builds with is installed once and not each time."""
     system = tmp_path_factory.mktemp("build-system")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(system), "hatchling>=1.25"]
-    subprocess.run(command, check=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-conflicts", "--target", str(system)]
+    subprocess.run([*command, "hatchling>=1.25"], check=True)
 
     def run(*words: str | Path) -> None:
         variables = {**os.environ, "PYTHONPATH": str(system)}

@@ -61,15 +61,6 @@ def test_logs_with_gaps_and_restarts_are_compared_at_common_steps_by_their_last_
     assert found(json.loads(output)) == {("parity", "reward"): pytest.approx(20 / 3)}
 
 
-def test_a_whole_log_has_a_figure_for_each_criterion(run: Run, write: Write) -> None:
-    log = str(write(text(rows(range(1, 21), 1))))
-    report = json.loads(run("compare", log, log, "--json")[1])
-    figures = found(report)
-    assert figures.pop(("parity", "throughput")) == 1.0
-    of_regression = {("regression", name) for name in ("memory", "throughput", "step time", "reward", "rollout drift")}
-    assert figures == dict.fromkeys({("parity", "reward"), *of_regression}, 0.0)
-
-
 def test_damaged_logs_lose_what_is_damaged_and_no_more(run: Run, write: Write) -> None:
     a, b = rows(range(1, 16), 1), rows(range(1, 16), 2)
     damaged = text(a).replace("perf/throughput:", "perf/throughput:x", 1)

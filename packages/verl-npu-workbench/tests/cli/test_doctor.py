@@ -29,6 +29,7 @@ FINDINGS = [
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """Return the findings that the doctor reports instead of its own; a test may change them."""
     findings = [*FINDINGS]
+    monkeypatch.setattr(module, "_judged", lambda: None)
     monkeypatch.setattr(module, "examine", lambda site, level, only: findings)
     return findings
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -88,6 +89,13 @@ def test_a_log_that_just_ends_has_status_1_and_says_where_it_stops(run: Run, tmp
     assert "The log stops after step 2 of 40" in printed
     assert "step:2 - actor/entropy:0.3" in printed
     assert "memory" in printed
+
+
+def test_a_packed_log_that_is_cut_is_one_line_and_status_2(run: Run, log: Path) -> None:
+    packed = log.with_name("train.log.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes())[:-12])
+    status, printed = run("doctor", "--log", str(packed))
+    assert (status, len(printed.splitlines())) == (2, 1)
 
 
 def test_an_empty_log_says_that_it_is_empty(run: Run, tmp_path: Path) -> None:

@@ -67,12 +67,6 @@ def test_virtual_npus_are_said_to_be(state: State) -> None:
     assert "SIMULATED" in shown(state, 80)
 
 
-def test_a_name_cannot_command_the_terminal() -> None:
-    state = state_of(log_of({1: {"timing_s/\x1b[2J": 1.0, "timing_s/step": 2.0}}))
-    assert state is not None
-    assert "\x1b" not in shown(state, 80)
-
-
 def test_of_many_odd_things_the_latest_are_shown() -> None:
     steps = {step: {"a/b": float("nan") if step % 2 else 1.0, f"c/{step}": float("inf")} for step in range(1, 20)}
     state = state_of(log_of(steps))

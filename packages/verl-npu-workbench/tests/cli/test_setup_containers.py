@@ -46,12 +46,6 @@ def test_what_cannot_be_had_is_one_line(run: Run, arguments: list[str], said: st
     assert said in printed
 
 
-def test_a_pin_that_is_unknown_is_named_beside_those_that_are(run: Run) -> None:
-    status, printed = run("setup", "--pin", "v1", "--format", "docker-run")
-    assert status == 2
-    assert "'v1' is not one of '796871d7'" in " ".join(printed.split())
-
-
 def test_without_yaml_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     status, printed = run("setup", "--pin", "v0.9.1", "--format", "rayjob", "--", "bash", "run.sh")

@@ -182,14 +182,6 @@ def test_a_pipe_gets_json_if_asked(start: Start, write: Write) -> None:
     assert process.wait(20) == 130
 
 
-def test_a_binary_is_one_line(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"\0" * 100)
-    process = start(str(tmp_path / "binary"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, len(without_progress(err))) == (2, "", 1)
-    assert "a binary file" in err
-
-
 def seen(descriptor: int, until: str, seconds: float = 20.0) -> str:
     """Return the output of a terminal up to a text."""
     got = b""
@@ -269,7 +261,7 @@ def test_a_clock_that_is_set_ends_no_training(write: Write, monkeypatch: pytest.
     assert not [state for state in islice(states, 10) if state and state.ending and state.ending.over]
 
 
-@pytest.mark.parametrize("options", [(), ("--once",), ("--json",)])
+@pytest.mark.parametrize("options", [("--once",), ("--json",)])
 def test_what_is_piped_to_it_is_followed_to_its_end(start: Start, options: tuple[str, ...]) -> None:
     process = start(*options, "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     output, _unused = process.communicate(HEAD + text(STEPS), timeout=60)
