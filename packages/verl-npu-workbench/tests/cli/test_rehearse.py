@@ -27,36 +27,34 @@ actor_rollout_ref:
 """
 
 
-def a_folder_without_scripts(write: Write) -> Path:
-    return write(name="empty/README").parent
-
-
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("command", "line", "said"),
     [
-        ("python3 convert.py", "expected a script that starts a trainer"),
-        ("python3 -m verl.trainer.none a=1 b=2 c=3", "the trainer verl.trainer.none"),
+        ("lint", "python3 convert.py", "expected a script that starts a trainer"),
+        ("rehearse", "python3 -m verl.trainer.none a=1 b=2 c=3", "the trainer verl.trainer.none"),
     ],
 )
 def test_what_is_no_launch_script_is_one_line(
-    sandboxed: None, run: Run, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, said: str
+    sandboxed: None,
+    run: Run,
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    line: str,
+    said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, output = run("rehearse", "--json", str(write(line)))
+    status, output = run(command, "--json", str(write(line)))
     assert (status, len(output.splitlines())) == (2, 1)
     assert output.startswith("verl-npu: ")
     assert said in output
 
 
 def test_a_folder_without_scripts_is_one_line(run: Run, write: Write) -> None:
-    status, output = run("rehearse", str(a_folder_without_scripts(write)))
+    status, output = run("rehearse", str(write(name="empty/README").parent))
     assert (status, len(output.splitlines())) == (2, 1)
     assert "the folder has no launch script (*.sh)" in output
-
-
-def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:
-    status, output = run("lint", str(a_folder_without_scripts(write)))
-    assert (status, len(output.splitlines())) == (2, 1)
 
 
 def test_neither_script_nor_command_is_one_line(run: Run) -> None:
