@@ -143,7 +143,6 @@ def test_a_script_without_end_is_ended_in_one_line(captured: Captured, line: str
 
 HUNGRY = {
     "memory": "python3 -c 'x = b\"x\" * (4 << 30)'",
-    "many files": "for i in $(seq 90); do head -c 50M /dev/zero > /run/$i; done",
     "files in its tree": "for i in $(seq 90); do head -c 50M /dev/zero > x$i; done",
     "shared mappings": "python3 -c 'import mmap; m = mmap.mmap(-1, 4 << 30); "
     """[m.write(b"x" * 65536) for _ in range(65536)]'""",
@@ -151,7 +150,6 @@ HUNGRY = {
     """m.write(b"x" * (50 << 20)); time.sleep(60)' & done; wait""",
     "memory files that nobody maps": "python3 -c 'import os; "
     """[os.write(os.memfd_create("x"), b"x" * (50 << 20)) for _ in range(90)]'""",
-    "shared memory": "for i in $(seq 90); do head -c 50M /dev/zero > /dev/shm/$i; done",
 }
 
 
