@@ -331,8 +331,8 @@ def test_a_rule_changes_what_it_says_and_nothing_else(case: Case, setup: Setup) 
 
 def test_without_a_rule_its_settings_stay(setup: Setup) -> None:
     given = {"data.train_batch_size": 512, "data.max_prompt_length": 2048}
-    _, after = scale(Settings(given), setup, without=("batches",))
-    assert (after.get("data.train_batch_size"), after.get("data.max_prompt_length")) == (512, 64)
+    _, after = scale(Settings(given), setup, without=("lengths",))
+    assert (after.get("data.max_prompt_length"), after.get("data.train_batch_size")) == (2048, 8)
 
 
 def test_every_rule_has_a_case() -> None:
