@@ -1,5 +1,3 @@
-"""Fixtures for the tests of the commands."""
-
 from __future__ import annotations
 
 from testing.commands import Run as Run
