@@ -45,7 +45,7 @@ def site(tmp_path: Path) -> Path:
     for name in UPSTREAMS:
         for file in importlib.metadata.files(name) or ():
             source = borrowed / file
-            if source.is_file() and ".." not in file.parts and "__pycache__" not in file.parts:
+            if source.is_file() and ".." not in file.parts:
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, folder / file)
     (folder / "borrowed.pth").write_text(f"{borrowed}\n")
