@@ -50,7 +50,8 @@ _MEANING = {
 }
 
 _COVERING = (State.PENDING, State.DRIFTED)
-"""The states in which our patch replaces upstream's own patch of the same target, or would replace it if it fitted."""
+"""The states of a patch that replaces upstream's own patch of the same target, or that would replace it if the patch
+fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class _Result:
     """The packages that a job needs and that this environment does not have. Empty if the command checks another
     verl."""
     wrong: Sequence[SettingError]
-    """One error for each of verl-npu's variables that has a wrong value."""
+    """One error for each of verl-npu's variables that has an invalid value."""
     undeclared: Sequence[VerlNpuError]
-    """The errors in declarations and locks. The features that they concern are left out."""
+    """The errors in declarations and locks. The features with these errors are not applied."""
     strange: Sequence[str]
     """Those files with patches or locks in the installed verl-npu that differ from its wheel."""
 
@@ -143,7 +144,7 @@ def _check_model(name: str, result: _Result, as_json: bool) -> NoReturn:
 
 
 def _covers(result: _Result) -> Mapping[str, Part]:
-    """Return the patches by their targets: ours, and upstream's own where ours is not applied."""
+    """Return the patches by their targets: verl-npu's patch, or upstream's own patch if verl-npu's is not applied."""
     from .model import Part, Way
 
     covers: dict[str, Part] = {}
@@ -169,7 +170,7 @@ def _covers(result: _Result) -> Mapping[str, Part]:
 def _is_strict() -> bool:
     try:
         return environment.STRICT.read()
-    except SettingError:  # reported together with the other wrong variables
+    except SettingError:  # reported together with the other invalid variables
         return False
 
 
@@ -490,7 +491,7 @@ def _print_lacks(found: Sequence[Lack]) -> None:
 
 
 def _releases() -> Mapping[str, str]:
-    """Return the versions of the installed packages. Builds that call their version `dev` are left out."""
+    """Return the versions of the installed packages, without builds whose version is `dev`."""
     from packaging.version import InvalidVersion, Version
 
     found = {}

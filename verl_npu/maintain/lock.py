@@ -91,9 +91,9 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
     if bundle is None:
         raise DeclarationError(
             subject=f"--features {owner}",
-            expected=f"one of the distributions that have features: {', '.join(found)}",
+            expected=f"one of the distributions that contribute features: {', '.join(found)}",
             found=owner,
-            fix="install the distribution with its entry point in this environment",
+            fix="install the distribution, including its entry point, in this environment",
         )
     for error in bundle.errors:
         raise error
@@ -103,7 +103,7 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
             subject=f"--upstream {upstream}",
             expected=f"one of the upstreams of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
             found=upstream,
-            fix="correct the name, or add the upstream to the contribution of this distribution",
+            fix="correct the name, or add the upstream to the Contribution of this distribution",
         )
     return bundle, chosen
 
