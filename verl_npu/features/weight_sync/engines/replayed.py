@@ -47,11 +47,12 @@ lines."""
 
 
 def compare_next_replay(runner: Runner) -> None:
-    """Make the runner compute its next graph batch twice, without graphs and with them, and compare the outputs.
+    """Make the runner compute the next batch that uses graphs twice, without graphs and with graphs, and compare the
+    outputs.
 
-    If that batch is not padded, do the same with the next padded batch. If the outputs differ as much as those of two
-    different models, or if they are not finite, the runner raises WeightSyncError before it returns an answer. If no
-    comparison is possible, a line for the user says so.
+    If that batch is not padded, also compare the next padded batch. If the outputs differ as much as the outputs of
+    two different models, or if they are not finite, the runner raises WeightSyncError before it returns an answer. If
+    no comparison is possible, a message tells the user why.
     """
     why = _unsupported(runner)
     if why:
@@ -66,7 +67,8 @@ def compare_next_replay(runner: Runner) -> None:
 
 
 def restore(runner: Runner, before: object) -> None:
-    """Restore the `execute_model` that the runner had before. None stands for the method of the runner's class."""
+    """Restore the runner's earlier `execute_model`. `before` is None if the earlier method was the method of the
+    runner's class."""
     held = runner.__dict__
     held[_RUN] = before
     if before is None:
@@ -87,7 +89,7 @@ def difference(eager: torch.Tensor, replayed: torch.Tensor) -> float:
 
 
 class _Comparing:
-    """A replacement of the runner's `execute_model`. It stays until a padded batch has been computed with graphs."""
+    """A replacement for the runner's `execute_model`. It stays until a padded batch has been computed with graphs."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -96,7 +98,7 @@ class _Comparing:
         self._compared = False
 
     def again(self) -> None:
-        """Start the comparison again, with the next batch."""
+        """Restart the comparison with the next batch that uses graphs."""
         self._compared = False
 
     def __call__(self, scheduled: Scheduled, *args: object, **options: object) -> object:
@@ -121,7 +123,7 @@ class _Comparing:
 
 
 class Substitute:
-    """A model in place of a runner's own, with the same attributes."""
+    """A substitute for the model of a runner. It has the same attributes as that model."""
 
     def __init__(self, model: Callable[..., object]) -> None:
         self._model = model
@@ -132,7 +134,7 @@ class Substitute:
 
 @contextmanager
 def in_place_of(runner: Runner, substitute: Substitute) -> Iterator[None]:
-    """Let a runner compute with a substitute of its model."""
+    """Context manager that makes a runner compute with a substitute for its model."""
     before = runner.model
     runner.model = substitute
     try:
@@ -142,8 +144,7 @@ def in_place_of(runner: Runner, substitute: Substitute) -> Iterator[None]:
 
 
 class _EagerAndGraph(Substitute):
-    """A model that computes a batch twice, first without graphs and then with them, if it has more than `more_than`
-    rows."""
+    """A model that computes a batch of more than `more_than` rows twice, first without graphs and then with graphs."""
 
     def __init__(self, model: Callable[..., object], more_than: int) -> None:
         super().__init__(model)
@@ -254,7 +255,7 @@ def _tensors(output: object) -> list[torch.Tensor]:
 
 
 def _unsupported(runner: Runner) -> str:
-    """Return the reason why a comparison would be wrong for this engine. Return an empty text if it would be right."""
+    """Return the reason why a comparison would be invalid for this engine, or an empty string if it would be valid."""
     if _GRAPHS not in sys.modules:
         return "the engine is not vllm-ascend, or a vllm-ascend without graphs"
     release = metadata.version(_DISTRIBUTION)

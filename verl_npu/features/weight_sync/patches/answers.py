@@ -37,8 +37,8 @@ Tag: TypeAlias = Mapping[str, Any]
 def name_answers_by_old_weights(
     original: Callable[..., Batch], buffer: object, *args: object, **kwargs: object
 ) -> Batch:
-    """Return a batch of answers, and warn about old ones. With VERL_NPU_OLD_ANSWERS=error, raises TransferError
-    instead."""
+    """Return a batch of answers, and warn about answers from old weights. With VERL_NPU_OLD_ANSWERS=error, raises
+    TransferError instead."""
     batch = original(buffer, *args, **kwargs)
     ends = environment.OLD_ANSWERS.read() == "error"
     for error in old_answers(batch.tags, override=f"{environment.OLD_ANSWERS.name}=warn" if ends else ""):
@@ -49,7 +49,7 @@ def name_answers_by_old_weights(
 
 
 def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferError]:
-    """Yield an error for each training step whose weights were still used after newer weights should have replaced
+    """Yield an error for each training step whose weights generated answers after newer weights should have replaced
     them."""
     given = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
     old: dict[int | None, list[Tag]] = {}

@@ -44,11 +44,11 @@ class Work(Protocol):
 
 
 def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: float) -> ProcessGroup:
-    """Make a process group of the ranks `movers`. It is separate from the default group, which need not exist.
+    """Create a process group of the ranks `movers`. It is separate from the default group, which need not exist.
 
     The ranks wait `timeout` seconds for each other. The group's own timeout is longer (see `group_timeout`). torch has
-    no public function for a group whose ranks are outside of the default group. So we call the internal function that
-    `init_process_group` and `new_group` call. Other RL frameworks do the same.
+    no public function that creates a group of ranks outside of the default group. So we call the internal function
+    that `init_process_group` and `new_group` call. Other RL frameworks do the same.
     """
     from torch.distributed import Backend, PrefixStore
     from torch.distributed import distributed_c10d as c10d
@@ -74,7 +74,7 @@ def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: 
 def group_timeout(timeout: float, hccl: Timeouts) -> float:
     """Return the timeout, in seconds, for a process group whose ranks wait `timeout` seconds for each other.
 
-    After our own timeout, every rank gets an error that names the missing rank. After the group's timeout, torch_npu's
+    After `timeout`, every rank gets an error that names the missing rank. After the group's timeout, torch_npu's
     watchdog kills the whole process. So the group's timeout must be longer than all waits during one broadcast: for
     the previous broadcast, for this one, and for the NPU. It must also be longer than HCCL's timeout, after which HCCL
     logs what it was waiting for.
@@ -119,10 +119,10 @@ def broadcast(communicator: ProcessGroup, tensor: torch.Tensor, timeout: float) 
 
 def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeout: float, proof: bytes) -> None:
     """Broadcast a number to test the communicator. If the communicator is disabled or not connected, the test fails.
-    Without the test, the ranks would train on with stale weights.
+    Without this test, the ranks would continue to train with stale weights.
 
-    The number is derived from `proof`, which only the group's ranks know, so that nobody else can send it in rank 0's
-    name. Raises GroupError if the number does not arrive.
+    The number is derived from `proof`, which only the group's ranks know, so that no other process can impersonate
+    rank 0. Raises GroupError if the number does not arrive.
     """
     import torch
 
@@ -143,7 +143,7 @@ def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> 
     """Wait until this NPU has finished all queued work. Raises GroupError after `deadline` (monotonic seconds).
 
     If a rank is gone, its collectives on an NPU never end, and a plain synchronize would hang, too. `look` is called
-    about once a second. It may raise an error if waiting has become useless.
+    about once a second, and can raise an error to abort the wait.
     """
     import torch
 
@@ -156,8 +156,8 @@ def finish(work: Work, timeout: float, look: Callable[[], None] | None = None) -
     """Wait until a collective is done. Raises GroupError after `timeout` seconds, and RuntimeError if the collective
     fails.
 
-    `look` is called about once a second. It may raise an error if waiting has become useless. torch_npu's own `wait`
-    is not enough: it makes only the NPU wait, so this process would hang when it next reads a result.
+    `look` is called about once a second, and can raise an error to abort the wait. torch_npu's own `wait` is not
+    enough: it blocks only the NPU's stream, so this process would hang later, when it reads a result.
     """
     deadline = time.monotonic() + timeout
     work.wait(timedelta(seconds=timeout))
