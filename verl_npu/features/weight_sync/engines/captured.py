@@ -40,7 +40,7 @@ class Reader:
     operator: str
     operand: str
     tasks: int
-    """The number of such tasks in all graphs. This object describes the first one."""
+    """The number of tasks in all graphs that read the weight. This object describes the first of these tasks."""
 
 
 Places = Mapping[str, _Place]

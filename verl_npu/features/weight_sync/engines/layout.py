@@ -46,7 +46,7 @@ class Section:
     """Rows of a weight that belong together, such as the queries in a fused projection."""
 
     rows: int
-    """The number of rows in the whole weight, before it is divided among ranks."""
+    """The number of rows in the whole weight, before it is sharded."""
     share: Share | None
     """The part that this rank holds. None if it holds all rows."""
     padded: bool = False
@@ -131,12 +131,12 @@ class Layout:
     name: str
     """The engine's name for the tensor."""
     sources: tuple[tuple[str, ...], ...]
-    """The names under which the tensor may be sent. Each alternative is one name for the whole tensor, or a name for
+    """The names under which the tensor may be sent. Each alternative is one name for the whole tensor, or one name for
     each section."""
     read: Callable[[], torch.Tensor]
     """Returns the engine's current tensor."""
     sections: tuple[Section, ...] | None = None
-    """The sections of the tensor. None if the rank holds the tensor as it is sent, or in a way that we do not know."""
+    """The sections of the tensor. None if the rank holds the tensor as it is sent, or in an unknown layout."""
     undone: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Converts the tensor to the layout of a checkpoint: (outputs, inputs), with experts stacked along the rows."""
     chosen: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -146,7 +146,7 @@ class Layout:
     rows."""
 
     opaque: str = ""
-    """The reason why the tensor cannot be compared. Empty if it can."""
+    """The reason why the tensor cannot be compared. Empty if the tensor can be compared."""
     elsewhere: frozenset[str] = frozenset()
     """The names under which other ranks' experts of this layer are sent."""
 

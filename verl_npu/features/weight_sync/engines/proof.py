@@ -43,7 +43,7 @@ class Expected:
     head: int
     """The digest of the part's first elements."""
     rank: int | None
-    """The index of the part. None if the tensor is not divided."""
+    """The index of the part. None if the tensor is not sharded."""
     heads: Mapping[int, int]
     """For each other rank, the digest of the first elements of its part."""
 
@@ -112,12 +112,12 @@ class Verdict:
     unknown: Mapping[str, str]
     """For each of the engine's tensors that could not be compared, the reason."""
     moved: tuple[str, ...] = ()
-    """Tensors that moved after the engine captured its graphs. Listed only if we cannot tell which of them the graphs
-    read."""
+    """Tensors that moved after the engine captured its graphs. Empty if the tensors that the graphs read are known."""
     changed: tuple[str, ...] = ()
     """Tensors that are neither weights nor buffers and that the sync has changed."""
     unprotected: tuple[str, ...] = ()
-    """Such tensors that a sleep of level 2 would lose, because `engine_sleep` is not applied."""
+    """Tensors that are neither weights nor buffers and that a sleep of level 2 would lose, because `engine_sleep` is
+    not applied."""
 
     def __str__(self) -> str:
         held = "the engine holds them bit for bit"
@@ -143,18 +143,19 @@ class Verdict:
             warn(
                 f"{count} {'weight' if count == 1 else 'weights'} of the rollout engine moved in memory after its "
                 f"first weight sync, but captured graphs still read the old memory: {_shown(self.moved)}. Before you "
-                "train, compare an answer with an answer from enforce_eager=True"
+                "train, compare an answer of this engine with an answer generated with enforce_eager=True"
             )
         if self.changed:
             warn(
                 f"a weight sync changed tensors of the rollout engine that are neither weights nor buffers: "
-                f"{_shown(self.changed)}. If the engine does not compute them from the weights, its answers are wrong"
+                f"{_shown(self.changed)}. If the engine does not compute these tensors from the weights, its answers "
+                "are incorrect"
             )
         if self.unprotected:
             warn(
                 "the feature engine_sleep is not applied, so nothing keeps these tensors of the rollout engine, which "
                 f"are neither weights nor buffers: {', '.join(self.unprotected)}. If the engine slept at level 2, its "
-                "answers are wrong: apply engine_sleep, or let the engine sleep at level 1"
+                "answers are incorrect: apply engine_sleep, or use sleep level 1"
             )
         if not self.differences:
             return
@@ -162,8 +163,8 @@ class Verdict:
         shown = "; ".join(str(each) for each in self.differences[:SHOWN]) + (f" and {more} more" if more > 0 else "")
         raise WeightSyncError(
             subject="rollout engine",
-            found=f"the engine does not compute with the sent weights; differences ({len(self.differences)}): {shown}",
-            fix=f"do not train with this rollout; {self._write()}",
+            found=f"the engine's weights differ from the sent weights; differences ({len(self.differences)}): {shown}",
+            fix=f"do not use this rollout for training; {self._write()}",
         )
 
     def page(self) -> str:
@@ -179,13 +180,13 @@ class Verdict:
     def _write(self) -> str:
         folder = environment.MANIFEST_DIR.read()
         if not folder:
-            return f"set {environment.MANIFEST_DIR.name}=FOLDER to get a page with all differences in that folder"
+            return f"set {environment.MANIFEST_DIR.name}=FOLDER to get a file with all differences in that folder"
         path = Path(folder) / f"weights-{socket.gethostname()}-{os.getpid()}.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.page(), encoding="utf-8")
         except OSError as error:
-            return f"the page with all differences could not be written: {error}"
+            return f"the file with all differences could not be written: {error}"
         return f"all differences are in {path}"
 
 

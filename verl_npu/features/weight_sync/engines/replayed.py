@@ -31,10 +31,10 @@ Scheduled: TypeAlias = Any
 """The output of the scheduler: the next batch."""
 
 FAR = 0.1
-"""From this difference on, the outputs come from different weights. Different weights give differences as large as the
-outputs."""
+"""The relative difference at which outputs are considered to come from different weights. Different weights cause
+differences as large as the outputs."""
 NEAR = 0.02
-"""Up to this difference, the outputs count as equal. bfloat16 has about three digits."""
+"""The relative difference up to which outputs are considered equal. bfloat16 has about three digits."""
 _RUN = "execute_model"
 _FIRST = "0.11.0"
 _KNOWN = (_FIRST, "0.13.0", "0.23.0")
@@ -179,7 +179,7 @@ def _rows(args: tuple[object, ...], options: Mapping[str, object]) -> int:
 
 
 def _incomparable(both: _EagerAndGraph, tokens: int) -> str:
-    """Return the reason why the two outputs cannot be compared token by token. Return an empty text if they can."""
+    """Return the reason why the two outputs cannot be compared token by token, or an empty string if they can."""
     answered = _tensors(both.replayed)
     if not answered:
         return "the engine is one stage of a pipeline"
@@ -200,16 +200,16 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
             apart = f"have NaN or infinity in {tokens} tokens that are finite in eager mode{padded}"
         raise WeightSyncError(
             subject="rollout engine",
-            found=f"after a weight sync, the outputs of the engine's captured graphs {apart}, so the graphs do not "
-            "compute with the weights that the engine holds",
+            found=f"after a weight sync, the outputs of the engine's captured graphs {apart}. So the graphs do not "
+            "use the weights that the engine holds",
             fix="set actor_rollout_ref.rollout.enforce_eager=True before you train with this rollout",
         )
     none = max(map(_count_not_finite, replayed))
     if none:
-        fix = "do not train with this rollout; check whether the trainer's loss and gradients are finite"
+        fix = "do not use this rollout for training; check whether the trainer's loss and gradients are finite"
         if padded:
             fix += (
-                ": if they are, the padding of a batch spoils its answers, and "
+                ": if they are, the padding of a batch corrupts the answers, and "
                 "actor_rollout_ref.rollout.enforce_eager=True avoids the padding"
             )
         raise WeightSyncError(
@@ -219,7 +219,7 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
             fix=fix,
         )
     if any(map(_count_not_finite, eager)):
-        # Eager mode never pads batches otherwise, so the comparison itself may cause this.
+        # Eager mode pads batches only in this comparison, so the comparison itself may be the cause.
         warn(
             f"after a weight sync, the outputs of the rollout engine's captured graphs are finite, but eager mode "
             f"gives NaN or infinity{padded}, so verl-npu does not compare the two. Check whether the trainer's loss "

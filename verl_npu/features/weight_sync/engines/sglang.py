@@ -25,7 +25,7 @@ class SGLangEngine:
     """
 
     def __init__(self, server: Any, mesh: Callable[[], DeviceMesh]) -> None:
-        # Imported here and not in the first load, so that a failure comes before the weights move.
+        # Imported here and not in the first load, so that a failure occurs before weights are transferred.
         from sglang.srt.weight_sync.utils import update_weights
 
         self._update_weights = update_weights

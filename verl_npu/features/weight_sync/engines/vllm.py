@@ -36,9 +36,9 @@ def refuse_lost_rl_mode(runner: object) -> None:
     if mode is not None and not mode.enabled:
         raise WeightSyncError(
             subject="additional_config.rl_config.enabled",
-            found=f"this engine asked for True, but vllm-ascend is running with {mode.enabled!r}, which another "
-            f"engine in this process has set",
-            fix="give every engine of this process the same additional_config, or set rl_config.enabled=False for "
+            found=f"this engine requests True, but another engine in this process has already set {mode.enabled!r} "
+            "for vllm-ascend",
+            fix="use the same additional_config for every engine in this process, or set rl_config.enabled=False for "
             "this engine",
         )
 
@@ -46,7 +46,7 @@ def refuse_lost_rl_mode(runner: object) -> None:
 _CLOSED = "_verl_npu_closed"
 _RUN = "execute_model"
 _FRACTAL_NZ = 29
-"""torch_npu's number for the layout FRACTAL_NZ."""
+"""torch_npu's number for the FRACTAL_NZ layout."""
 
 
 class Worker(Protocol):
@@ -121,7 +121,7 @@ def refuse_nz() -> None:
         raise WeightSyncError(
             subject=NZ.name,
             expected=f"{NZ.name}={NZ.value}",
-            found=f"no {NZ.name}, which means 1" if value is None else f"{NZ.name}={value}",
+            found=f"{NZ.name} not set, so the default of 1 applies" if value is None else f"{NZ.name}={value}",
             fix=f"set {NZ.name}={NZ.value} in the job's environment, because {NZ.reason}",
         )
     mode = _nz_mode()
@@ -147,9 +147,9 @@ def warn_of_nz(model: torch.nn.Module) -> None:
     if found:
         shown = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
         warn(
-            f"the rollout engine has parameters in the layout FRACTAL_NZ ({len(found)}): {shown}. Copying new weights "
-            "into that layout may silently garble them. Switch enable_fused_mc2 and VLLM_ASCEND_ENABLE_FUSED_MC2 off, "
-            "or check the engine's weights with VERL_NPU_WEIGHT_SYNC_CHECK=engine"
+            f"the rollout engine has parameters in the FRACTAL_NZ layout ({len(found)}): {shown}. Copying new weights "
+            "into that layout may corrupt the weights without an error. Disable enable_fused_mc2 and "
+            "VLLM_ASCEND_ENABLE_FUSED_MC2, or check the engine's weights with VERL_NPU_WEIGHT_SYNC_CHECK=engine"
         )
 
 
@@ -201,5 +201,5 @@ def _refuse(*batch: object, **options: object) -> None:
     raise WeightSyncError(
         subject="rollout engine",
         found="the engine holds a mix of old and new weights, because the last weight sync did not finish",
-        fix="look for the error of that weight sync",
+        fix="find the error that interrupted that weight sync",
     )

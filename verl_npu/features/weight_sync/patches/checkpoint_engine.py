@@ -75,9 +75,9 @@ async def compare_received_weights_with_sent(
     if sent != tally.digest:
         raise TransferError(
             subject=f"checkpoint engine, rank {engine.rank}",
-            expected=f"weights with the sha256 {sent[:16]}, which rank 0 (the trainer) sent",
+            expected=f"weights with the sha256 {sent[:16]}, as sent by rank 0, the trainer",
             found=f"{tally.tensors} weights with the sha256 {tally.digest[:16]}",
-            fix="check the links between these NPUs and HCCL's own log, because bytes changed on the way",
+            fix="check the links between these NPUs and HCCL's own log, because bytes changed in transit",
         )
     tally.report(engine, f"rank {engine.rank}")
 
@@ -168,7 +168,7 @@ def verify_checkpoint_engine_connections(
             raise GroupError(
                 subject=describe(engine),
                 found="vllm-ascend's communicator, PyHccl, is disabled, so a weight sync would send nothing",
-                fix="set HCCL_SO_PATH to a libhccl.so that can be loaded, and use a group of at least two ranks",
+                fix="set HCCL_SO_PATH to a loadable libhccl.so, and check that the group has at least two ranks",
             )
         wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
     return made
@@ -351,7 +351,7 @@ async def explain_engine_worker_timeout(
         timeout = Settings.from_environment().timeout
         raise TransferError(
             subject="checkpoint engine",
-            found=f"the rollout engine's worker at {sender.zmq_handle} took no weights for {timeout:g} s",
-            fix="the worker has ended or failed to load the weights; see its log",
+            found=f"the rollout engine's worker at {sender.zmq_handle} received no weights for {timeout:g} s",
+            fix="check the log of the worker, which has exited or failed to load the weights",
             override=WAIT_LONGER,
         ) from error

@@ -38,7 +38,7 @@ def create_collective_group(
             subject=f"weight sync group {group_name!r}",
             expected="the backend 'hccl'",
             found=f"the backend {name!r}",
-            fix="leave the backend as the recipe sets it",
+            fix="do not override the backend that the recipe sets",
         )
     if list(ranks) != list(range(world_size)) or len(actors) != world_size:
         raise GroupError(
@@ -92,7 +92,7 @@ def _join(worker: object, name: str, meeting: Meeting, rank: int, size: int, set
         size,
         timeout=settings.timeout,
         device=torch.device("npu", torch.npu.current_device()),
-        # Only the first trainer sends. The others draw their shards together with it.
+        # Only the first trainer sends. The other trainers gather their shards together with the first.
         moves="actor" not in roles,
         label="+".join(roles),
     )

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 BACKEND = "hccl"
 _MAX_SECONDS = 2**31 - 1
-"""The longest timeout in seconds. We can still add seconds to it, and torch accepts the sum."""
-_LOOK = 1.0  # seconds between two checks whether waiting has become useless
+"""The longest timeout in seconds. torch accepts this timeout plus the seconds that this module adds."""
+_LOOK = 1.0  # seconds between two calls of `look`
 
 _SUBJECT = "weight sync communicator"
 
@@ -92,8 +92,8 @@ def group_timeout(timeout: float, hccl: Timeouts) -> float:
     if timeout >= hccl.execution:
         warn(
             f"the ranks of a weight sync wait {timeout:g} s for each other, but HCCL gives up after "
-            f"{variables.EXECUTION}={hccl.execution:g} s and then names no rank: lower {WAIT_LONGER}, or raise "
-            f"{variables.EXECUTION}"
+            f"{variables.EXECUTION}={hccl.execution:g} s with an error that names no rank: lower {WAIT_LONGER}, or "
+            f"raise {variables.EXECUTION}"
         )
     least = 3 * timeout + 60
     return least if math.isinf(hccl.execution) else max(least, hccl.connect + hccl.execution + 60)
@@ -133,9 +133,9 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
     if int(number.item()) != true:
         raise GroupError(
             subject=_SUBJECT,
-            found=f"{BACKEND} reported no error, but its first broadcast delivered the number {int(number.item())}, "
-            "which is not the number that rank 0 sent",
-            fix="look for failed connections in HCCL's own log",
+            found=f"{BACKEND} reported no error, but its first broadcast delivered {int(number.item())} instead of "
+            "the number that rank 0 sent",
+            fix="check HCCL's own log for failed connections",
         )
 
 
@@ -174,7 +174,7 @@ def _poll(done: Callable[[], bool], deadline: float, look: Callable[[], None] | 
             raise GroupError(
                 subject=_SUBJECT,
                 found="this NPU did not finish its broadcasts in time, because another rank has died or is hanging",
-                fix="look for the errors of the other ranks",
+                fix="check the errors of the other ranks",
             )
         time.sleep(pause)
         pause = min(2 * pause, 1e-3)

@@ -23,13 +23,13 @@ _groups: dict[str, Group] = {}
 
 
 def find(name: str) -> Group:
-    """Return this process's group `name`. Raises GroupError if there is no such group, or if it was closed."""
+    """Return this process's group called `name`. Raises GroupError if the group does not exist or was closed."""
     if name not in _groups:
         raise GroupError(
             subject=f"weight sync group {name!r}",
             found="this process has not joined the group"
             + (f", only {', '.join(map(repr, _groups))}" if _groups else ""),
-            fix="look for an error of the trainer: the trainer makes the group before the first weight sync",
+            fix="check the trainer for errors, because the trainer creates the group before the first weight sync",
         )
     return _groups[name]
 
@@ -65,7 +65,7 @@ def refuse_second(name: str) -> None:
         group = _groups[name]
         raise GroupError(
             subject=f"weight sync group {name!r}",
-            found=f"this process has already joined a group of this name, as {group.describe(group.rank)}",
+            found=f"this process has already joined a group with this name, as {group.describe(group.rank)}",
             fix="close the existing group first",
         )
 
@@ -204,7 +204,7 @@ class Group:
             raise GroupError(
                 subject=f"weight sync group {self.name!r}",
                 found=f"HCCL cannot connect {', '.join(map(self.describe, self._movers))}: {first_line(error)}",
-                fix="look for the errors of the other ranks, and see HCCL's own log",
+                fix="check the errors of the other ranks and HCCL's own log",
             ) from error
 
     def _release(self) -> None:

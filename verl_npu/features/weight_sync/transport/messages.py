@@ -85,7 +85,7 @@ class SignedStore:
                     # Nobody replaces the value now. In torch 2.5, compare_set alone does not wake ranks that wait.
                     self.inner.set(key, signed)
                 return found
-            # Replace a stranger's value. If it is gone by now, the store returns the expected value.
+            # Replace a value from outside the group. If that value is gone, the store returns the expected value.
             known = b"" if there == known else there
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
@@ -157,7 +157,7 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
             subject="weight sync",
             found=f"rank 0 cannot serve the group's messages at {asked}: {first_line(error)}",
             fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free port; if the address "
-            "is wrong, set it with `ray start --node-ip-address`",
+            "is incorrect, set it with `ray start --node-ip-address`",
         ) from error
     meeting = replace(asked, port=store.port)
     _served[meeting] = store
@@ -230,15 +230,15 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStor
         raise GroupError(
             subject=f"weight sync group {group!r}",
             found=f"rank {rank} cannot reach rank 0 at {meeting}: {first_line(error)}",
-            fix="see the error of rank 0, which has ended or given up, or find out why this rank came late",
+            fix="check the error of rank 0, which has exited or aborted, or find out why this rank came late",
         ) from error
     return SignedStore(PrefixStore(prefix, store), meeting.secret)
 
 
-# After its own failure, a rank does not wait for the whole timeout to learn what the others saw.
+# After its own failure, a rank waits only for this time, instead of the whole timeout, for the other ranks' messages.
 _GRACE = 10.0
 _SILENT = b"\0silent"
-_PAUSE = 0.05  # seconds between two looks at a key that a stranger wrote
+_PAUSE = 0.05  # seconds between two reads of a key that a process outside the group wrote
 
 
 class Messages:
@@ -293,7 +293,7 @@ class Messages:
         raise GroupError(
             subject=self._subject,
             found=f"{names} did not answer {topic!r} within {limit:g} s",
-            fix="look for the error of each silent process, which has ended, is hanging, or came late",
+            fix="check the log of each of these processes, which has exited, is hanging, or came late",
             override=WAIT_LONGER if limit == self._timeout else "",
         ) from timed_out
 
@@ -337,7 +337,7 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 found=f"no rank sent {key!r} in time: {first_line(error)}",
-                fix="look for the errors of the other ranks",
+                fix="check the errors of the other ranks",
                 override=WAIT_LONGER,
             ) from error
 
@@ -360,7 +360,7 @@ class Messages:
         if reason is not None:
             raise GroupError(
                 subject=self._subject,
-                found=f"another rank has given up: {reason.decode()}",
+                found=f"another rank aborted: {reason.decode()}",
                 fix="fix the error of that rank first",
             )
 
@@ -376,7 +376,7 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 found=f"a rank did not leave the group within {self._timeout:g} s: {first_line(error)}",
-                fix="look for the errors of the other ranks",
+                fix="check the errors of the other ranks",
                 override=WAIT_LONGER,
             ) from error
 
@@ -395,7 +395,7 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 found="the group is closed",
-                fix="make the group again before the next weight sync",
+                fix="re-create the group before the next weight sync",
             )
         return self._open_store
 
@@ -431,9 +431,7 @@ class Messages:
                 "ignores the message and waits for the real one"
             )
             if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"these keys were written only by a process outside of this job: {', '.join(strange)}"
-                )
+                raise RuntimeError(f"only processes outside of this job wrote to these keys: {', '.join(strange)}")
             time.sleep(_PAUSE)
 
     @contextlib.contextmanager
@@ -447,7 +445,7 @@ class Messages:
         except RuntimeError as error:
             raise GroupError(
                 subject=self._subject,
-                found=f"{self.describe(0)}, which serves the group's messages, is gone (at {topic!r}: "
+                found=f"{self.describe(0)} is gone, and this process served the group's messages (at {topic!r}: "
                 f"{first_line(error)})",
-                fix="look for the error of this process",
+                fix="check the log of that process for an error",
             ) from error

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ALIGNMENT = 512
 
 
-# From this size on, a separate message costs less than a copy. The right size for a real NPU is not known.
+# From this size, a separate message costs less than a copy. The best size for a real NPU is unknown.
 LARGE = 4 << 20
 
 
@@ -30,7 +30,7 @@ class Bucket:
     direct: bool
     """Whether the bucket is a single tensor that is sent from its own memory without being copied."""
     drawn: tuple[Spec, ...]
-    """The tensors that rank 0 draws from the weights for this bucket, in order. They include tied and empty tensors,
+    """The tensors that rank 0 takes from the weights for this bucket, in order. They include tied and empty tensors,
     which are not sent."""
 
     @property
@@ -65,7 +65,7 @@ def divide(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Buc
         if spec.name in tied or spec.nbytes == 0:
             drawn.append(spec)
             continue
-        # Rank 0 sends tensors in the order in which it draws them.
+        # Rank 0 sends tensors in the order of the weights.
         if large or start + spec.nbytes > limit:
             close()
             start = 0

@@ -42,7 +42,7 @@ class Announcement:
     digest: str | None = None
     """The digest of the metadata that this rank expects. None if it accepts any metadata from rank 0."""
     error: str | None = None
-    """The reason why this rank cannot begin the sync. None if it can."""
+    """The reason why this rank cannot begin the sync. None if this rank can begin."""
     tied: dict[str, str] = field(default_factory=dict)
     bucket_bytes: int = 0
     check: Check = Check.NONE
@@ -72,8 +72,9 @@ def agree(
             messages.let_others_read(topic)
             raise WeightSyncError(
                 subject=f"weight sync {number} of group {group.name!r}",
-                found=f"{group.describe(rank)} could not begin: {other.error}",
-                fix="fix the error of that rank. No engine has loaded weights of this sync",
+                found=f"{group.describe(rank)} could not start the sync, so no engine has loaded new weights: "
+                f"{other.error}",
+                fix="fix the error of that rank",
             )
     digests = {rank: other.digest for rank, other in enumerate(announced) if other.digest is not None}
     source = digests[0]
@@ -88,7 +89,7 @@ def agree(
             subject=f"weight sync {number} of group {group.name!r}",
             expected="the same parameters on all ranks",
             found=str(disagreement({rank: lists[digest] for rank, digest in digests.items()}, group.describe)),
-            fix="give the trainer and the rollout the same model and dtype. No engine has loaded weights of this sync",
+            fix="use the same model and dtype for the trainer and the rollout. No engine has loaded new weights",
         )
     if metadata is None:
         if last is not None and last.digest == source:
@@ -144,7 +145,7 @@ class CheckResult:
     digest: str | None = None
     """The SHA-256 over the names of all tensors and the checksums of all buckets."""
     held: str = ""
-    """The proof about the engine's weights, as text."""
+    """The proof of the engine's weights, as a string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Ch
     digest = _digest_of(plan, sums)
     sent = group.messages.get(f"sha/{number}").decode()
     if digest != sent:
-        raise _altered(f"weights with the SHA-256 {sent}, which rank 0 sent", f"weights with the SHA-256 {digest}")
+        raise _altered(f"weights with the SHA-256 {sent}, as sent by rank 0", f"weights with the SHA-256 {digest}")
     return CheckResult(sent, engine.prove())
 
 
@@ -269,9 +270,7 @@ def _verify(index: int, bucket: Bucket, arrived: _Moving) -> None:
     if arrived.checksum is None or torch.equal(arrived.checksum.cpu(), checksum_of(arrived.buffer).cpu()):
         return
     names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
-    raise _altered(
-        "the bytes that rank 0 sent", f"bucket {index} ({names}) with other bytes, because its checksum differs"
-    )
+    raise _altered("the bytes that rank 0 sent", f"bucket {index} ({names}) with a different checksum")
 
 
 def _altered(expected: str, found: str) -> TransferError:
@@ -279,7 +278,7 @@ def _altered(expected: str, found: str) -> TransferError:
         subject="received weights",
         expected=expected,
         found=found,
-        fix="check the links between these NPUs and HCCL's own log, because bytes changed on the way",
+        fix="check the links between these NPUs and HCCL's own log, because bytes changed in transit",
     )
 
 

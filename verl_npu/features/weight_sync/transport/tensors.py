@@ -199,7 +199,7 @@ def digest_of(tensor: torch.Tensor) -> int:
     Raises SettingError if the package xxhash is not installed.
     """
     try:
-        # xxhash is not a dependency of ours: datasets needs it, and verl needs datasets.
+        # xxhash is not a dependency of verl-npu: datasets requires xxhash, and verl requires datasets.
         import xxhash
     except ImportError as error:
         check = environment.WEIGHT_SYNC_CHECK
