@@ -26,7 +26,7 @@ def _free_port() -> int:
 
 
 def main(checkout: Path, seed: int, words: list[str]) -> int:
-    """Run the recipe to its end. Then end the teacher's two processes, which write logs of their own."""
+    """Run the recipe to its end. Then end the teacher's two processes, which write their own logs."""
     teacher = model.generate(Path("teacher"), seed)
     recipe = checkout / "recipe" / "gkd"
     port, backend = _free_port(), _free_port()

@@ -13,7 +13,7 @@ _COMPILATION = "++actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_confi
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
+    """Return the module to run and the Hydra overrides. The overrides omit trainer.device, which verl-npu sets."""
     pin = plan.pin
     micro = PROMPTS * ANSWERS // max(2, plan.npus) if plan.generated else 4
     small_engine = plan.virtual and plan.rollout == pins.SMALL

@@ -12,7 +12,7 @@ FSDP_TRAINER = "verl.trainer.fsdp_sft_trainer"
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
+    """Return the module to run and the Hydra overrides. The overrides omit trainer.device, which verl-npu sets."""
     settings: dict[str, object] = {
         "data.train_files": plan.train,
         "data.val_files": plan.test,
