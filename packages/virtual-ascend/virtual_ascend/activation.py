@@ -1,4 +1,4 @@
-"""Starts the virtual Ascend in a process that requests it.
+"""Starts virtual-ascend in a process that requests virtual NPUs.
 
 If VIRTUAL_ASCEND is set, `virtual_ascend.pth` and `virtual_ascend_entry` import this module as Python starts. Waiting
 for torch would be too late: torch imports the entry points of installed packages in no fixed order, and a torch_npu
@@ -22,8 +22,8 @@ _finished = False
 
 
 def autoload() -> None:
-    """Load the virtual Ascend. If that fails, warn about the reason instead of raising an error, because no error may
-    escape at the end of `import torch`."""
+    """Load virtual-ascend. If loading fails, issue a warning instead of raising an error, because no error may escape
+    at the end of `import torch`."""
     from .reporting import warn
 
     if not variables.asked_for():
@@ -67,7 +67,7 @@ def expose() -> None:
 
 
 def load() -> None:
-    """Load the virtual Ascend. Repeated calls do nothing. Raises the same errors as `virtual_ascend.load`."""
+    """Load virtual-ascend. Repeated calls do nothing. Raises the same errors as `virtual_ascend.load`."""
     from . import choice, loading
     from .real import loading as real
 
@@ -77,7 +77,7 @@ def load() -> None:
 
 
 def _finish() -> None:
-    """Call the extensions. Do this after virtual NPUs are loaded."""
+    """Call the extensions, after virtual NPUs are loaded."""
     global _finished
     if _finished or not is_loaded():
         return

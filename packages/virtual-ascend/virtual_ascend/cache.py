@@ -49,7 +49,7 @@ def publish(built: Path, library: Path) -> None:
 
 
 def put(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file so that no process ever sees an incomplete one, even if many processes write it at the same
+    """Write a file so that no process ever sees an incomplete file, even if many processes write the file at the same
     time."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -85,7 +85,7 @@ def unloadable(path: Path, found: str) -> BuildError:
 
 
 def check_owner(path: Path) -> None:
-    """Raise BuildError if anybody except this user and root could have written this file or its folder."""
+    """Raise BuildError if a user other than this user and root could have written this file or its folder."""
     for each in (path, path.parent):
         found = each.stat()
         # In a folder with the sticky bit, nobody can replace another user's file.
@@ -100,7 +100,7 @@ def check_owner(path: Path) -> None:
 
 
 def _is_private(group: int) -> bool:
-    """Return whether this user is the only member of a group. Many systems make such a group for each user."""
+    """Return whether this user is the only member of a group. Many systems create such a group for each user."""
     user = os.geteuid()
     try:
         name, entry = pwd.getpwuid(user).pw_name, grp.getgrgid(group)
@@ -112,7 +112,7 @@ def _is_private(group: int) -> bool:
 
 @contextmanager
 def work_folder(parent: Path) -> Iterator[Path]:
-    """Make a new folder to build in, and remove the folders that killed builds left beside it.
+    """Create a new folder for a build, and remove the folders that killed builds left beside it.
 
     The caller must hold a lock. Otherwise, another process that builds in `parent` could lose its folder.
     """

@@ -1,4 +1,4 @@
-"""Loads the virtual Ascend in one process, in the same order as torch_npu."""
+"""Loads virtual-ascend in one process, in the same order as torch_npu."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _SET = ("PATH", HOME, OPERATORS, HCCL_LIBRARY)
 
 
 def load() -> None:
-    """Load the virtual Ascend. Repeated calls do nothing. torch_npu imports this package while it is loading; such a
-    nested call returns at once.
+    """Load virtual-ascend. Repeated calls do nothing. torch_npu imports this package while it is being loaded, and
+    such a nested call returns immediately.
 
     Either everything or nothing is loaded. After a failure, `torch_npu` cannot be imported, and each further call
     raises the same error.
 
     Raises:
-        VirtualAscendError: a subclass of it says what is missing.
-        SettingError: a variable of the virtual Ascend has an invalid value.
+        VirtualAscendError: something is missing. The subclass shows what is missing.
+        SettingError: an environment variable of virtual-ascend has an invalid value.
     """
     global _failure, _loading
     with _lock:

@@ -1,4 +1,4 @@
-"""The settings of the virtual Ascend, read from environment variables.
+"""The settings of virtual-ascend, read from environment variables.
 
 This module imports only the standard library, because the settings are read at the end of every `import torch`.
 """
@@ -16,7 +16,7 @@ from .faults import Fault, parse
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one process."""
+    """The virtual-ascend settings of one process."""
 
     devices: int
     cache: Path

@@ -1,6 +1,6 @@
-"""The environment variables of the virtual Ascend, each with its allowed values and its default.
+"""The environment variables of virtual-ascend, each with its allowed values and its default.
 
-This module also names the variables of Ascend's software that the virtual Ascend reads or sets.
+This module also names the variables of Ascend's software that virtual-ascend reads or sets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VARIABLES: dict[str, Variable] = {}
 
 
 class Variable:
-    """An environment variable that holds any text."""
+    """An environment variable that accepts any text."""
 
     def __init__(self, name: str, summary: str, *, expected: str, default: str = "") -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Variable:
         VARIABLES[name] = self
 
     def text(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return the variable's value without surrounding spaces. If the value is empty, return the default."""
+        """Return the variable's value without surrounding spaces, or the default if the value is empty."""
         return (os.environ if environ is None else environ).get(self.name, "").strip() or self.default
 
     def refuse(self, text: str, fix: str = "correct it or leave it out") -> SettingError:
@@ -48,14 +48,15 @@ class Variable:
 
 
 class Choice(Variable):
-    """A variable whose value is one of a few words, in upper or lower case."""
+    """A variable whose value is one of a few words, in uppercase or lowercase."""
 
     def __init__(self, name: str, summary: str, words: tuple[str, ...], *, default: str) -> None:
         super().__init__(name, summary, expected=f"{', '.join(words[:-1])} or {words[-1]}", default=default)
         self.words = words
 
     def read(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return the word in lower case. Raise SettingError for any other text."""
+        """Return the variable's value in lowercase. Raise SettingError if the value is not one of the allowed
+        words."""
         text = self.text(environ)
         if text.lower() not in self.words:
             raise self.refuse(text)
@@ -63,7 +64,7 @@ class Choice(Variable):
 
 
 class Number(Variable):
-    """A variable whose value is a number within limits. If `whole` is set, it must be a whole number."""
+    """A variable whose value is a number within limits. If `whole` is set, the number must be a whole number."""
 
     def __init__(
         self, name: str, summary: str, *, unit: str, default: str, least: float, most: float, whole: bool = False
@@ -76,7 +77,7 @@ class Number(Variable):
         self.least, self.most, self.whole = least, most, whole
 
     def read(self, environ: Mapping[str, str] | None = None) -> float:
-        """Return the number. Raise SettingError if the text is not a number, or is outside the limits."""
+        """Return the number. Raise SettingError if the value is not a number, or is outside the limits."""
         text = self.text(environ)
         try:
             value = float(int(text)) if self.whole else float(text)

@@ -1,4 +1,4 @@
-"""Finds the compiled device for this Python and torch. If there is none, compiles it, once per machine."""
+"""Finds the compiled device for this Python and torch. If no compiled device exists, compiles it once per machine."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ PATIENCE = 900.0  # seconds to wait for another process that compiles
 
 
 def key(torch_version: str, sources: Path = SOURCES) -> str:
-    """Return a name computed from everything that a library depends on: torch, Python's ABI, the machine, and our
-    sources."""
+    """Return a name computed from everything that a library depends on: torch, Python's ABI, the machine, and
+    virtual-ascend's sources."""
     digest = hashlib.sha256()
     digest.update(" ".join(FLAGS).encode())
     # The other modules include headers of the device.
@@ -65,7 +65,8 @@ def key(torch_version: str, sources: Path = SOURCES) -> str:
 
 
 def library(torch_version: str, cache: Path, module: Module = DEVICE) -> Path:
-    """Return the path of a compiled module. It is shipped with the package, cached, or compiled now.
+    """Return the path of a compiled module. The module is shipped with the package or cached; otherwise, it is
+    compiled first.
 
     Raises:
         BuildError: there is no compiler or no ninja, the compiler failed, or another process has been compiling for 15
@@ -86,7 +87,7 @@ def load(path: Path) -> Extension:
     """Import a compiled module.
 
     Raises:
-        BuildError: this torch cannot load the file.
+        BuildError: this torch version cannot load the file.
     """
     name = path.stem
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
@@ -138,7 +139,7 @@ def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subje
 
 
 def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[[Path], bool] = is_finished) -> None:
-    """If there is no library at `target` yet, let `make` create it. Only one process at a time does this.
+    """If there is no library at `target` yet, call `make` to create it. Only one process at a time does this.
 
     Raises:
         BuildError: `make` failed, the folder is not writable, or another process has been compiling for 15 minutes.
@@ -156,8 +157,8 @@ def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[
 
 @contextmanager
 def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
-    """Hold the lock in the `with` block. If another process is compiling, wait for it first. Raise BuildError after 15
-    minutes."""
+    """Hold the lock in the `with` block. If another process is compiling, wait for that process first. Raise
+    BuildError after 15 minutes."""
     from filelock import Timeout
 
     started = time.monotonic()
@@ -246,7 +247,7 @@ def expected_seconds() -> float:
 
 
 def _unit() -> float:
-    """Return the CPU time of a short loop in seconds. It measures the machine's speed."""
+    """Return the CPU time of a short loop in seconds, which measures the machine's speed."""
     taken = []
     for _ in range(5):
         started, total = time.process_time(), 0

@@ -30,14 +30,14 @@ def _npu_flash_attention(
     num_kv_heads: int,
     out: Tensor,
 ) -> None:
-    """Self-attention of packed sequences. A float16 mask is added to the scores; any other mask is 1 where a score is
-    left out.
+    """Self-attention of packed sequences. A float16 mask is added to the scores. Any other mask is 1 for each masked
+    score.
 
     Shapes: query [T,N,D], key [T,Nkv,D], value [T,Nkv,Dv] and out [T,N,Dv], mask [L,L], or [B,L,L] with one mask for
     each sequence, where L is the longest sequence, seq_len int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "_npu_flash_attention"
     lengths = _lengths(name, "seq_len", seq_len)
@@ -66,7 +66,7 @@ def _npu_flash_attention_unpad(
     Shapes: query and out [T,N,D], key and value [T,Nkv,D], seq_len int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "_npu_flash_attention_unpad"
     lengths = _lengths(name, "seq_len", seq_len)
@@ -91,12 +91,13 @@ def _npu_flash_attention_qlens(
 ) -> None:
     """Attention of the last tokens of each sequence to its paged cache, causal from the bottom right corner.
 
-    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
-    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask is a causal template
-    of 128 x 128, with the upper triangle left out.
+    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, maximum number of
+    blocks], seq_len and context_lens int32 [B] on the host: the number of tokens of each sequence in query, and the
+    total number of tokens of each sequence. The mask is a causal template of 128 x 128, whose upper triangle is
+    masked.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match, or a template other than the causal one.
+        RuntimeError: shapes or dtypes do not match, or the mask is not the causal template.
     """
     name = "_npu_flash_attention_qlens"
     asked, lengths = _lengths(name, "seq_len", seq_len), _lengths(name, "context_lens", context_lens)
@@ -122,7 +123,7 @@ def _npu_paged_attention_get_workspace(
     context_lens: Tensor,
     out: Tensor,
 ) -> Tensor:
-    """Return memory for `_npu_paged_attention`, which takes it as `workspace`."""
+    """Return the memory that `_npu_paged_attention` accepts as `workspace`."""
     return inference.workspace_of(query)
 
 
@@ -141,11 +142,11 @@ def _npu_paged_attention(
 ) -> None:
     """Attention of one token of each sequence to its paged cache.
 
-    Shapes: query and out [B,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks],
-    context_lens int32 [B] on the host.
+    Shapes: query and out [B,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, maximum number of
+    blocks], context_lens int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "_npu_paged_attention"
     lengths = _lengths(name, "context_lens", context_lens)
@@ -172,11 +173,11 @@ def _npu_paged_attention_mla(
 ) -> None:
     """Attention of one token of each sequence to its paged cache of latents, whose first columns are the values.
 
-    Shapes: query [B,N,D], key_cache [blocks, block size, Nkv, D], out [B,N,mla_vheadsize], block_table int32 [B, most
-    blocks], context_lens int32 [B] on the host.
+    Shapes: query [B,N,D], key_cache [blocks, block size, Nkv, D], out [B,N,mla_vheadsize], block_table int32 [B,
+    maximum number of blocks], context_lens int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     if not 0 < mla_vheadsize <= key_cache.shape[-1]:
         raise RuntimeError(
@@ -211,13 +212,14 @@ def _npu_paged_attention_splitfuse(
 ) -> None:
     """Attention of the last tokens of each sequence to its paged cache, for partial prompts and answers in one call.
 
-    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
-    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask [T, longest
-    sequence] is added to the scores in every dtype: callers pass -10000 where they pass 1 to `_npu_flash_attention`
-    (vllm-ascend, AttentionMaskBuilder.get_splitfuse_attn_mask).
+    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, maximum number of
+    blocks], seq_len and context_lens int32 [B] on the host: the number of tokens of each sequence in query, and the
+    total number of tokens of each sequence. The mask [T, longest sequence] is added to the scores in every dtype:
+    callers pass -10000 where they pass 1 to `_npu_flash_attention` (vllm-ascend,
+    AttentionMaskBuilder.get_splitfuse_attn_mask).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "_npu_paged_attention_splitfuse"
     asked, lengths = _lengths(name, "seq_len", seq_len), _lengths(name, "context_lens", context_lens)
@@ -277,7 +279,7 @@ def _one(
 ) -> Tensor:
     """One sequence's attention: query [S,N,D], key and value [L,Nkv,D], mask [S,L] -> [S,N,D].
 
-    A mask in float16 is always added to the scores; one in another dtype only with `added`.
+    A float16 mask is always added to the scores. A mask of another dtype is added only if `added` is set.
     """
     queries, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
     bias = keep = None

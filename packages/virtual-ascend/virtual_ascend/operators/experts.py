@@ -31,15 +31,15 @@ from .layout import dtype_of
 def npu_moe_gating_top_k_softmax(
     x: Tensor, finished: Tensor | None = None, k: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the k greatest of softmax(x), computed in float32 and not normalised again; no gradient.
+    """Return the k largest values of softmax(x), computed in float32 and not renormalized. Has no backward pass.
 
-    Shapes: x [..,E], finished bool [..]. Finished rows go to no expert and get the index E.
+    Shapes: x [..,E], finished bool [..]. Finished rows are assigned to no expert and get the index E.
 
     Returns:
-        (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k], counted column by column).
+        (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k], numbered in column-major order).
 
     Raises:
-        RuntimeError: k is out of range, `finished` has another shape than the rows of x, or the backward pass is run.
+        RuntimeError: k is out of range, `finished` does not have the shape of x's rows, or the backward pass is run.
     """
     if x.dim() not in (2, 3) or x.dtype not in _FLOATS:
         raise RuntimeError(
@@ -81,15 +81,17 @@ def npu_moe_gating_top_k(
     routed_scaling_factor: float = 1.0,
     eps: float = 1e-20,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count
-    groups of experts; no gradient.
+    """Return the k experts with the largest scores, from the best k_group of group_count groups of experts. The scores
+    are softmax(x) (norm_type 0) or sigmoid(x) (norm_type 1). Has no backward pass.
 
-    Shapes: x [T,E], bias [E]. The bias affects only the choice. A group is as good as its best expert
-    (group_select_mode 0), or as the sum of its two best experts (1). Weights of sigmoids are divided by their sum,
-    and all weights are scaled.
+    Shapes: x [T,E], bias [E]. The bias affects only the choice of experts. The score of a group is the score of its
+    best expert (group_select_mode 0) or the sum of the scores of its two best experts (group_select_mode 1). The
+    weights are the scores of the chosen experts. With norm_type 1, the weights are divided by their sum. All weights
+    are multiplied by routed_scaling_factor.
 
     Returns:
-        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], empty without out_flag).
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], which are empty unless out_flag is
+        set).
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
@@ -121,12 +123,13 @@ def moe_gating_top_k(
     eps: float,
     bias_opt: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """vllm-ascend's own `npu_moe_gating_top_k`: csrc/moe/moe_gating_top_k of v0.13.0 to v0.23.0.
+    """vllm-ascend's own version of `npu_moe_gating_top_k` (csrc/moe/moe_gating_top_k, v0.13.0 to v0.23.0).
 
-    With renorm 1 it divides the weights of a softmax by their sum, too.
+    If renorm is 1, the weights of a softmax are also divided by their sum.
 
     Returns:
-        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], undefined without out_flag).
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], which are undefined unless out_flag is
+        set).
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
@@ -148,7 +151,8 @@ def moe_gating_top_k(
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """The number of groups of experts, how many of them are chosen, and the mode that rates a group."""
+    """The number of groups of experts, the number of chosen groups, and the mode that computes the score of a
+    group."""
 
     count: int
     chosen: int
@@ -179,7 +183,7 @@ _FLOATS = (torch.float16, torch.float32, torch.bfloat16)
 def _chosen(
     x: Tensor, k: int, bias: Tensor | None, groups: _Groups, norm_type: int, eps: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weights of the k greatest, their experts, and all scores.
+    """Return the weights of the k experts with the largest scores, these experts, and all scores.
 
     The weights are divided by their sum plus `eps`, unless `eps` is None.
     """
@@ -223,13 +227,13 @@ def _greatest(scores: Tensor, k: int) -> Tensor:
 def npu_moe_init_routing(
     x: Tensor, row_idx: Tensor, expert_idx: Tensor, active_num: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Copy the rows sorted by expert, as the documentation of CANN's aclnnMoeInitRouting says; no gradient.
+    """Copy the rows, sorted by expert, as documented for CANN's aclnnMoeInitRouting. Has no backward pass.
 
-    Shapes: x [T,H], row_idx int32 [T,K] (a copy is of row `row_idx % T`), expert_idx int32 [T,K].
+    Shapes: x [T,H], row_idx int32 [T,K] (each item is copied from row `row_idx % T`), expert_idx int32 [T,K].
 
     Returns:
-        (rows [min(T, active_num)*K, H]; places int32 [T*K], where the copy of each value of row_idx went; the experts
-        of the sorted copies int32 [T*K]).
+        (rows [min(T, active_num)*K, H]; places int32 [T*K]: for each value of row_idx, the position of its copy; the
+        experts of the sorted copies int32 [T*K]).
 
     Raises:
         RuntimeError: shapes or dtypes do not match, or the backward pass is run.
@@ -272,19 +276,25 @@ def npu_moe_init_routing_v2(
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Copy the rows sorted by expert, without the experts outside the range; no gradient.
+    """Copy the rows, sorted by expert, and omit the experts outside the range. Has no backward pass.
 
-    Shapes: x [T,H], expert_idx int32 [T,K], scale [T]; active_expert_range [first, end), by default all experts. M is
-    T*K, or active_num if that is given and smaller. Rows after the copies are zeros here; an NPU does not write them.
+    Shapes: x [T,H], expert_idx int32 [T,K], scale [T]. active_expert_range is [first, end), by default all experts. M
+    is T*K, or active_num if active_num is specified and smaller. Rows after the copies are zeros here, whereas an NPU
+    does not write them.
 
     Returns:
-        (rows [M,H]; row_idx int32 [T*K]: where each copy went, -1 for nowhere (row_idx_type 0), or the order of the
-        copies (1); tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count)
-        pairs (2), empty without the flag; the scale of the rows [M], empty without `scale`).
+        A tuple of four tensors:
+
+        - The copied rows [M,H].
+        - row_idx int32 [T*K]. If row_idx_type is 0, the position of each copy, or -1 if the row is not copied. If
+          row_idx_type is 1, the order of the copies.
+        - The tokens of each expert, int64: cumulative ends if expert_tokens_num_type is 0, counts if it is 1, and
+          (expert, count) pairs if it is 2. Empty unless expert_tokens_num_flag is set.
+        - The scales of the rows [M]. Empty if `scale` is None.
 
     Raises:
-        RuntimeError: the shapes or the range do not fit, or the backward pass is run.
-        NotImplementedError: quantisation or drop_pad_mode 1 is requested.
+        RuntimeError: the shapes or the range do not match, or the backward pass is run.
+        NotImplementedError: quantization or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
     return _sorted_by_expert("npu_moe_init_routing_v2", **given)
@@ -306,13 +316,13 @@ def npu_moe_init_routing_custom(
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """vllm-ascend's own `npu_moe_init_routing_v2`: csrc/moe/moe_init_routing_custom of v0.13.0 to v0.23.0.
+    """vllm-ascend's own version of `npu_moe_init_routing_v2` (csrc/moe/moe_init_routing_custom, v0.13.0 to v0.23.0).
 
-    By default, it quantises.
+    The default arguments request quantization, which is not implemented here. Pass quant_mode=-1.
 
     Raises:
-        RuntimeError: the shapes or the range do not fit, or the backward pass is run.
-        NotImplementedError: quantisation or drop_pad_mode 1 is requested.
+        RuntimeError: the shapes or the range do not match, or the backward pass is run.
+        NotImplementedError: quantization or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
     return _sorted_by_expert("npu_moe_init_routing_custom", **given)
@@ -362,8 +372,8 @@ def _unwritten(name: str, what: str) -> NotImplementedError:
 
 
 def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[int]) -> tuple[int, int]:
-    """Return the range [first, end) of the experts whose rows are copied; raise RuntimeError if anything does not
-    fit."""
+    """Return the range [first, end) of the experts whose rows are copied. Raise RuntimeError if the shapes or the
+    range do not match."""
     if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
         raise RuntimeError(
             f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
@@ -379,10 +389,10 @@ def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[in
 def _routes(
     expert_idx: Tensor, first: int, end: int, limit: int, *, by_destination: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the copied rows in the order of the copies, where each copy went, and the number of tokens of each
+    """Return the copied rows in the order of the copies, the position of each copy, and the number of tokens of each
     expert.
 
-    With `by_destination` the second result is the order of the copies instead.
+    If `by_destination` is set, the second result is the order of the copies instead.
     """
     copies = expert_idx.shape[1]
     experts = expert_idx.reshape(-1).long()
@@ -420,14 +430,14 @@ def npu_moe_finalize_routing(
     drop_pad_mode: int | None = 0,
     k: int | None = 1,
 ) -> Tensor:
-    """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`; no gradient.
+    """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`. Has no backward pass.
 
-    Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; the place -1 is a row of zeros), skips [T,H], bias
-    [E,H], scales [T,K] (without them K is `k`), places int32 [T*K], column by column (0, 1) or row by row (2, 3),
-    experts int32 [T,K].
+    Shapes: rows [T*K,H] (drop_pad_mode 0 and 2) or [E,C,H] (drop_pad_mode 1 and 3; the place -1 is a row of zeros),
+    skips [T,H], bias [E,H], scales [T,K] (if scales is None, K is the argument `k`), places int32 [T*K] in
+    column-major order (drop_pad_mode 0 and 1) or row-major order (drop_pad_mode 2 and 3), experts int32 [T,K].
 
     Raises:
-        RuntimeError: the mode is unknown, skip2 is given without skip1, bias is given without experts, or the
+        RuntimeError: the mode is unknown, skip2 is passed without skip1, bias is passed without experts, or the
             backward pass is run.
     """
     name = "npu_moe_finalize_routing"
@@ -457,8 +467,8 @@ def npu_moe_finalize_routing(
 
 
 def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
-    """Return the end of each expert's rows, int32 [num_expert]. The argument has the expert of each row; the rows are
-    sorted by expert.
+    """Return, for each expert, the index after its last row, int32 [num_expert]. The argument contains the expert of
+    each row, and the rows are sorted by expert.
 
     Raises:
         RuntimeError: the experts are not integers.
@@ -475,16 +485,16 @@ def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expe
 def npu_moe_token_permute(
     tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Sort copies of the tokens by expert, stably; differentiable in tokens.
+    """Sort copies of the tokens by expert, in a stable order. Differentiable in tokens.
 
     Shapes: tokens [T,H], indices [T,K] or [T] (the experts of a token).
 
     Returns:
-        (permuted [T*K,H], sorted_indices int32 [T*K]: where copy t*K+k went). A positive `num_out_tokens` keeps that
-        many rows, a negative one drops that many.
+        (permuted [T*K,H], sorted_indices int32 [T*K]: the position of copy t*K+k). A positive `num_out_tokens` keeps
+        that many rows, and a negative one drops that many.
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong.
+        RuntimeError: the shapes or dtypes are invalid.
         NotImplementedError: padded_mode is requested.
     """
     _refuse_padded("npu_moe_token_permute", padded_mode)
@@ -516,12 +526,12 @@ def npu_moe_token_unpermute(
     restore_shape: list[int] | None = None,
 ) -> Tensor:
     """Add up the copies of each token, weighted by probs: `out[t] = sum_k probs[t,k] *
-    permuted[sorted_indices[t*K+k]]`; differentiable.
+    permuted[sorted_indices[t*K+k]]`. Differentiable.
 
-    Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Dropped copies count as zeros.
+    Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Dropped copies are treated as zeros.
 
     Raises:
-        RuntimeError: shapes are wrong.
+        RuntimeError: the shapes are invalid.
         NotImplementedError: padded_mode is requested.
     """
     _refuse_padded("npu_moe_token_unpermute", padded_mode)
@@ -556,18 +566,17 @@ def npu_moe_token_permute_with_routing_map(
     num_out_tokens: int | None = None,
     drop_and_pad: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """For each expert in turn, copy the expert's tokens in their original order; differentiable in tokens and probs.
+    """For each expert in turn, copy the expert's tokens in their original order. Differentiable in tokens and probs.
 
-    Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad` each expert gets
-    `num_out_tokens / E` rows: first its own tokens, then others.
+    Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad`, each expert gets
+    `num_out_tokens / E` rows: first its own tokens, and then other tokens as padding.
 
     Returns:
-        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order,
-            or
-        with drop_and_pad the tokens of the rows).
+        (permuted [M,H]; the probs of the permuted rows [M] or None; sorted_indices int32 [M]: the indices of the
+        permuted rows, sorted by token, or, with drop_and_pad, the token of each permuted row).
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong, or num_out_tokens does not fit drop_and_pad.
+        RuntimeError: the shapes or dtypes are invalid, or num_out_tokens is invalid with drop_and_pad.
     """
     name = "npu_moe_token_permute_with_routing_map"
     if tokens.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != tokens.shape[0]:
@@ -611,13 +620,14 @@ def npu_moe_token_unpermute_with_routing_map(
     routing_map: Tensor | None = None,
     drop_and_pad: bool = False,
 ) -> Tensor:
-    """Add up the copies of `npu_moe_token_permute_with_routing_map`, weighted by probs; differentiable.
+    """Add up the copies of each token that `npu_moe_token_permute_with_routing_map` created, weighted by probs.
+    Differentiable.
 
     Shapes: permuted_tokens [M,H], sorted_indices [M], probs and routing_map [T,E], restore_shape (T,H) -> [T,H].
     Without drop_and_pad, every token must have the same number of experts.
 
     Raises:
-        RuntimeError: the shapes do not match, or probs are given without the routing map.
+        RuntimeError: the shapes do not match, or probs are passed without the routing map.
     """
     name = "npu_moe_token_unpermute_with_routing_map"
     count = int(restore_shape[0])
@@ -653,14 +663,15 @@ def _npu_moe_token_unpermute_with_routing_map(
     routing_map: Tensor | None = None,
     drop_and_pad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Do `npu_moe_token_unpermute_with_routing_map`, and also return what its gradient needs with drop_and_pad.
+    """Run `npu_moe_token_unpermute_with_routing_map`, and also return the tensors that its gradient needs with
+    drop_and_pad.
 
     Returns:
-        ([T,H]; out_index int32 [M], the rows in the tokens' order; permuted_token_id int32 [M], their tokens; the
-        probs of the rows [M] or None).
+        ([T,H]; out_index int32 [M], the indices of the permuted rows, sorted by token; permuted_token_id int32 [M],
+        the tokens of these rows; the probs of the permuted rows [M] or None).
 
     Raises:
-        RuntimeError: as in npu_moe_token_unpermute_with_routing_map.
+        RuntimeError: in the same cases as npu_moe_token_unpermute_with_routing_map.
     """
     back = npu_moe_token_unpermute_with_routing_map(
         permuted_tokens,
@@ -687,7 +698,7 @@ def npu_moe_token_permute_with_routing_map_grad(
     tokens_num: int,
     drop_and_pad: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of `npu_moe_token_permute_with_routing_map`: op-plugin,
+    """Compute the gradients of `npu_moe_token_permute_with_routing_map`, as in op-plugin's
     MoeTokenPermuteWithRoutingMapGradOpApi.cpp.
 
     Shapes: permuted_token_out_grad [M,H], probs_grad [M] or None, sorted_indices [M], routing_map [T,E].
@@ -721,17 +732,18 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     drop_and_pad: bool,
     restore_shape: list[int],
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of `npu_moe_token_unpermute_with_routing_map`: op-plugin,
+    """Compute the gradients of `npu_moe_token_unpermute_with_routing_map`, as in op-plugin's
     MoeTokenUnpermuteWithRoutingMapGradKernelNpuOpApi.cpp.
 
-    Shapes: unpermuted_tokens_grad [T,H], out_index [M] (the rows in the tokens' order), permuted_token_id [M] (their
-    tokens; read only with drop_and_pad), routing_map and probs [T,E], permuted_tokens [M,H].
+    Shapes: unpermuted_tokens_grad [T,H], out_index [M] (the indices of the permuted rows, sorted by token),
+    permuted_token_id [M] (the tokens of these rows; read only with drop_and_pad), routing_map and probs [T,E],
+    permuted_tokens [M,H].
 
     Returns:
         (the gradient of the permuted tokens [M,H], the gradient of the probs [T,E] or None).
 
     Raises:
-        RuntimeError: probs are given without the permuted tokens or the routing map.
+        RuntimeError: probs are passed without the permuted tokens or the routing map.
     """
     name = "npu_moe_token_unpermute_with_routing_map_grad"
     rows = out_index.long()
@@ -782,16 +794,17 @@ def npu_grouped_matmul(
     group_list_type: int = 0,
     output_dtype: int | torch.dtype | None = None,
 ) -> list[Tensor]:
-    """Grouped matrix products; no gradient (callers wrap it in an autograd.Function).
+    """Grouped matrix products. Has no backward pass (callers wrap it in an autograd.Function).
 
     group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: the rows of x [M,K] are E groups, weight [E,K,N] -> [M,N].
-    2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` has the ends
-    (group_list_type 0) or the counts (1) of the groups. split_item 0 and 1 return a tensor for each group, 2 and 3
-    one tensor. If a `group_list` tensor ends before that tensor does, the remaining rows are zeros here; an NPU does
-    not write them.
+    2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` contains the
+    cumulative ends (group_list_type 0) or the counts (group_list_type 1) of the groups. split_item 0 and 1 return one
+    tensor for each group, and split_item 2 and 3 return a single tensor. If a `group_list` tensor ends before the last
+    row of x, the remaining rows of the single result are zeros here, whereas an NPU does not write them.
 
     Raises:
-        RuntimeError: the groups do not cover x in any other case, a type is unknown, or the backward pass is run.
+        RuntimeError: the groups do not cover x (except in the case above), a type is unknown, or the backward pass is
+            run.
         NotImplementedError: `group_list` consists of (index, count) pairs.
     """
     if group_list_type == 2:
@@ -848,14 +861,15 @@ def npu_grouped_matmul_add_(
     group_type: int = 2,
     group_list_type: int = 0,
 ) -> Tensor:
-    """`input[e] += x[rows of e]^T @ weight[rows of e]` in place, to add up gradients of experts; no gradient.
+    """`input[e] += x[rows of e]^T @ weight[rows of e]` in place. Callers use this operator to add up the gradients of
+    experts. Has no backward pass.
 
-    Shapes: input float32 [E,K,N] or [E*K,N], x [M,K], weight [M,N], group_list int64 [E] (ends or, with
+    Shapes: input float32 [E,K,N] or [E*K,N], x [M,K], weight [M,N], group_list int64 [E] (cumulative ends or, with
     group_list_type 1, counts).
 
     Raises:
         RuntimeError: the groups do not cover x.
-        NotImplementedError: another transposition or another group_type is requested.
+        NotImplementedError: an unsupported transposition or group_type is requested.
     """
     if not transpose_x or transpose_weight or group_type != 2:
         raise NotImplementedError(
@@ -877,7 +891,7 @@ def _check_form(
     split_item: int,
     group_type: int | None,
 ) -> None:
-    """Raise RuntimeError for arguments that the wheel refuses before it calls CANN."""
+    """Raise RuntimeError for arguments that the wheel rejects before it calls CANN."""
     name = "npu_grouped_matmul"
     if group_type is None and not isinstance(group_list, list | tuple):
         raise RuntimeError(f"{name}: Requires manual passing group_type, current is None.")

@@ -128,13 +128,13 @@ _MASKS, _CALCULATIONS = ("no_mask", "mask_type_triu"), ("calc_type_default", "ca
 
 
 def npu_interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Reorder the pairs of x, so that all first elements come before all second elements, and rotate the result; no
-    gradient.
+    """Reorder the pairs of x so that all first elements precede all second elements, and apply the rotary embedding to
+    the result. Has no backward pass.
 
     Shapes: x [B,N,S,64], cos and sin [B,1,S or 1,64] -> [B,N,S,64].
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong, or the backward pass is run.
+        RuntimeError: the shapes or dtypes are invalid, or the backward pass is run.
     """
     name = "npu_interleave_rope"
     for what, tensor in (("x", x), ("cos", cos), ("sin", sin)):
@@ -168,15 +168,15 @@ def npu_kv_rmsnorm_rope_cache(
 
     Tokens with a negative slot are skipped.
 
-    Shapes: kv [B,1,S,576], gamma [512], cos and sin [B,1,S,64], index int64 [B*S] (slots), k_cache
-    [blocks,block size,1,64], ckv_cache [blocks,block size,1,512].
+    Shapes: kv [B,1,S,576], gamma [512], cos and sin [B,1,S,64], index int64 [B*S] (slots), k_cache [blocks,block
+    size,1,64], ckv_cache [blocks,block size,1,512].
 
     Returns:
-        (k_cache, ckv_cache, the rotated part [B,1,S,64], the normed part [B,1,S,512]); the last two are empty without
-        is_output_kv.
+        (k_cache, ckv_cache, the rotated part [B,1,S,64], the normed part [B,1,S,512]); the last two are empty unless
+        is_output_kv is set.
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong.
+        RuntimeError: the shapes or dtypes are invalid.
         NotImplementedError: the cache mode is neither PA nor PA_BNSD.
     """
     name = "npu_kv_rmsnorm_rope_cache"
@@ -259,14 +259,15 @@ def npu_ring_mla_out(
     output: Tensor,
     softmax_lse: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of packed sequences, joined with the previous attention `pre_out` unless this is the first ring.
+    """Compute the attention of packed sequences, and merge it with the previous attention `pre_out` unless this is the
+    first step of the ring.
 
     Shapes: q_nope [T,N,128], q_rope [T,N,64], k_nope [L,Nkv,128], k_rope [L,Nkv,64], value [L,Nkv,Dv], seqlen int32
-    [B] or [2,B] (of queries and of keys) on the host, pre_out and output [T,N,Dv], prev_lse and softmax_lse float32
-    [N,T]. The mask is a template; mask_type_triu makes it causal.
+    [B] or [2,B] (the lengths of queries and keys) on the host, pre_out and output [T,N,Dv], prev_lse and softmax_lse
+    float32 [N,T]. The mask is a template, and mask_type_triu makes the attention causal.
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong, or a mode is unknown.
+        RuntimeError: the shapes or dtypes are invalid, or a mode is unknown.
     """
     name = "npu_ring_mla"
     causal = _mode(name, "mask_type", mask_type or "no_mask", _MASKS) == "mask_type_triu"
@@ -339,13 +340,13 @@ def npu_paged_cache_load_out(
     key: Tensor,
     value: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Pack the keys and values of sequences from two paged caches, from `seq_starts` on.
+    """Pack the keys and values of sequences from two paged caches, starting at `seq_starts`.
 
-    Shapes: caches [blocks,block size,N,D], block_table int32 [B, most blocks], context_lens and seq_starts int32 [B],
-    key and value [T,N,D]. `cumsum`: context_lens holds the ends [B+1].
+    Shapes: caches [blocks,block size,N,D], block_table int32 [B, maximum number of blocks], context_lens and
+    seq_starts int32 [B], key and value [T,N,D]. If `cumsum` is set, context_lens contains cumulative lengths [B+1].
 
     Raises:
-        RuntimeError: key and value have no room for all tokens.
+        RuntimeError: key and value are too small for all tokens.
     """
     name = "npu_paged_cache_load"
     lengths = context_lens.diff().tolist() if cumsum else context_lens.tolist()
@@ -399,21 +400,22 @@ def npu_fused_infer_attention_score(
     block_size: int = 0,
     softmax_lse_flag: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Attention for inference, computed in float32; no gradient.
+    """Attention for inference, computed in float32. Has no backward pass.
 
-    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same
-    layout, or the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table`
-    int32 [B, most blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for
-    each sequence; in TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros.
-    `num_key_value_heads=0` means as many as `num_heads`. `query_rope` and `key_rope` are further columns of query and
-    key.
+    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout
+    or, if `input_layout` contains an underscore, the layout after the underscore: BSND, NBSD, or NTD. Key and value
+    have the query's layout. With `block_table` int32 [B, maximum number of blocks], they are a cache [blocks,
+    block_size, Nkv*D] or [blocks, Nkv, block_size, D]. The lengths are the lengths of the sequences. In TND, they are
+    cumulative, except the lengths of a cache. Rows beyond a sequence's length are zeros. `num_key_value_heads=0` means
+    the same number as `num_heads`. `query_rope` and `key_rope` are additional columns of query and key.
 
     Returns:
-        (attention, log-sum-exp of the scores float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
+        (attention; log-sum-exp of the scores float32 [B,N,S,1], or [T,N,1] in TND, which is empty unless
+        softmax_lse_flag is set).
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
-        NotImplementedError: the sparse mode is above 4.
+        NotImplementedError: the sparse mode is greater than 4.
     """
     key_heads = num_key_value_heads or num_heads
     if (query_rope is None) != (key_rope is None):
@@ -477,11 +479,11 @@ def npu_fused_infer_attention_score_v2(
     inner_precise: int = 0,
     return_softmax_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`npu_fused_infer_attention_score` with other names for its arguments.
+    """`npu_fused_infer_attention_score` with other argument names.
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
-        NotImplementedError: the sparse mode is above 4.
+        NotImplementedError: the sparse mode is greater than 4.
     """
     return npu_fused_infer_attention_score(
         query,
@@ -510,7 +512,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def _with_signature_of(operator: Callable[..., object], *more: str) -> Callable[[Function], Function]:
-    """Give a function that passes its arguments on the signature of `operator`, with the parameters `more` added."""
+    """Return a decorator for functions that pass on their arguments. It gives them the signature of `operator`, with
+    the parameters `more` added."""
 
     def signed(function: Function) -> Function:
         signature = inspect.signature(operator)
@@ -525,8 +528,8 @@ def _with_signature_of(operator: Callable[..., object], *more: str) -> Callable[
 def npu_fused_infer_attention_score_out(
     *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """Run `npu_fused_infer_attention_score`, and write the results into the caller's tensors, as an update of a graph
-    requires.
+    """Run `npu_fused_infer_attention_score`, and write the results into the caller's tensors. Graph updates require
+    this overload.
 
     Raises:
         RuntimeError: `out` does not consist of two tensors, or the first tensor does not have the size of the result.
@@ -541,7 +544,7 @@ def npu_fused_infer_attention_score_v2_out(
     """Run `npu_fused_infer_attention_score_v2`, and write the results into the caller's tensors.
 
     Raises:
-        RuntimeError: in the same cases as `npu_fused_infer_attention_score_v2` and
+        RuntimeError: under the same conditions as `npu_fused_infer_attention_score_v2` and
             `npu_fused_infer_attention_score_out`.
     """
     return _written_into("npu_fused_infer_attention_score_v2", out, npu_fused_infer_attention_score_v2(**given))
@@ -565,8 +568,8 @@ def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) 
 
 
 def workspace_of(query: Tensor) -> Tensor:
-    """Return memory for the intermediate results of a call. A virtual NPU has no intermediate results, so the size of
-    the memory has no meaning."""
+    """Return a workspace tensor for the intermediate results of a call. A virtual NPU has no intermediate results, so
+    the size of the workspace is arbitrary."""
     return query.new_empty(512, dtype=torch.uint8)
 
 

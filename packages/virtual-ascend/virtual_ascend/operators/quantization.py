@@ -1,7 +1,7 @@
 """npu_dynamic_quant and npu_quantize to int8, with a scale computed for each row, or with given scales.
 
 Source: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_dynamic_quant.md and torch_npu-npu_quantize.md.
-vllm-ascend traces these operators even for models that are not quantised.
+vllm-ascend traces these operators even for models that are not quantized.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def npu_dynamic_quant(
     dst_type: int | torch.dtype | None = None,
     quant_mode: str = "pertoken",
 ) -> tuple[Tensor, Tensor]:
-    """`round(x / scale)` in int8, with `scale = max(abs(x)) / 127` of each row; no gradient.
+    """Quantize each row to int8: `round(x / scale)`, where `scale = max(abs(x)) / 127`. Has no backward pass.
 
-    Shapes: input [*,D], smooth_scales [D]; the input is multiplied by smooth_scales first.
+    Shapes: input [*,D], smooth_scales [D]. The input is first multiplied by smooth_scales.
 
     Returns:
         (y int8 [*,D], scale float32 [*]).
 
     Raises:
         RuntimeError: shapes or dtypes do not match.
-        NotImplementedError: another type or another mode is requested.
+        NotImplementedError: an unsupported dtype or mode is requested.
     """
     name = "npu_dynamic_quant"
     others = {
@@ -77,17 +77,19 @@ def npu_quantize(
     axis: int = 1,
     div_mode: bool = True,
 ) -> Tensor:
-    """`round(input / scales + zero_points)` in int8, or with `input * scales` if not `div_mode`; no gradient.
+    """Quantize to int8: `round(input / scales + zero_points)` or, if `div_mode` is false, `round(input * scales +
+    zero_points)`. Has no backward pass.
 
-    Shapes: scales and zero_points [D] or [1] with D the size of `axis`, or as many dimensions as input, all others 1.
-    Without `div_mode` that axis is the last but one if it is -2, and the last otherwise.
+    Shapes: scales and zero_points [1] or [D], where D is the size of dimension `axis`, or the number of dimensions of
+    input, with size 1 in all dimensions except `axis`. If `div_mode` is false, this dimension is the second-to-last
+    for an `axis` of -2, and the last otherwise.
 
     Returns:
-        int8, of the shape of input.
+        An int8 tensor with the shape of input.
 
     Raises:
         RuntimeError: shapes or dtypes do not match.
-        NotImplementedError: the type is not qint8.
+        NotImplementedError: the dtype is not qint8.
     """
     name = "npu_quantize"
     if dtype not in _QINT8:

@@ -1,5 +1,5 @@
-"""Ring attention, which computes attention one block of keys at a time: the gradient of a block, and the join of two
-blocks' results.
+"""Ring attention, which computes attention one block of keys at a time: the gradient of a block, and the merging of
+two blocks' results.
 
 Source: op-plugin, op_plugin_functions.yaml, and docs/zh of aclnnFlashAttentionScoreGrad and aclnnRingAttentionUpdate.
 """
@@ -62,18 +62,18 @@ def npu_fusion_attention_grad(
     sync: bool = False,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradient of `npu_fusion_attention`, computed in float32.
+    """Compute the gradient of `npu_fusion_attention`, in float32.
 
-    The row maximum and sum [B,N,S,8] (TND: [T,N,8]) and the attention are those of the whole row. In a ring they
-    cover all blocks, while key and value are one block.
+    softmax_max and softmax_sum ([B,N,S,8], or [T,N,8] for TND) and attention_in must be the results for the complete
+    rows. In ring attention, they cover all blocks, whereas key and value are one block.
 
     Returns:
-        The gradients of query, key, value, pse, and sink; empty for arguments that were not given. torch_npu before
-        2.9 returns only the first four.
+        The gradients of query, key, value, pse, and sink. They are empty for arguments that were not passed. torch_npu
+        before 2.9 returns only the first four.
 
     Raises:
         RuntimeError: an argument is out of range, or the maximum, the sum, or the attention is missing.
-        NotImplementedError: dropout, or anything that the forward operator does not implement, is requested.
+        NotImplementedError: dropout, or a feature that the forward operator does not implement, is requested.
     """
     if keep_prob != 1:  # the scores that the forward pass dropped are not known here
         raise NotImplementedError("npu_fusion_attention_grad: keep_prob is not implemented by the virtual Ascend")
@@ -170,17 +170,17 @@ def npu_ring_attention_update(
     input_layout: str = "SBH",
     input_softmax_layout: str = "",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the attention over two sets of keys from the attention over each of the sets.
+    """Merge the attention results for two sets of keys into the attention over both sets. Has no backward pass.
 
     Shapes: attention [S,B,N*D] with maximum and sum float32 [B,N,S,8] (SBH), or [T,N,D] with [T,N,8] (TND, which
-    needs `actual_seq_qlen`, int64).
+    requires `actual_seq_qlen`, int64).
 
     Returns:
-        (attention, softmax_max, softmax_sum), of the same shapes and dtypes.
+        (attention, softmax_max, softmax_sum), with the same shapes and dtypes.
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
-        NotImplementedError: the softmax layout is not the layout of the attention.
+        NotImplementedError: the softmax layout differs from the layout of the attention.
     """
     packed = _check_update(
         (prev_attn_out, cur_attn_out),
@@ -215,7 +215,7 @@ def _check_update(
     layout: str,
     softmax_layout: str,
 ) -> bool:
-    """Check the arguments, and tell whether the batch is packed."""
+    """Check the arguments, and return whether the batch is packed."""
     name = "npu_ring_attention_update"
     if layout not in ("SBH", "TND"):
         raise RuntimeError(f"{name}: input_layout only supports 'SBH' or 'TND', but got {layout!r}")

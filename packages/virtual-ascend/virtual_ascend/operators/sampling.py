@@ -11,12 +11,10 @@ __all__ = ["npu_top_k_top_p"]
 
 
 def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = None) -> Tensor:
-    """Keep the `k` greatest logits, and of these the most likely ones that add up to the probability `p`; no
-    gradient.
+    """Keep the `k` largest logits and, of these, the smallest set of most likely tokens whose probabilities add up to
+    at least `p`. Set all other logits to -inf. Has no backward pass.
 
-    All other logits become -inf.
-
-    Shapes: logits [B,V], p as logits' dtype [B], k int32 [B] -> [B,V].
+    Shapes: logits [B,V], p [B] with the dtype of logits, k int32 [B] -> [B,V].
 
     Raises:
         RuntimeError: shapes or dtypes do not match.

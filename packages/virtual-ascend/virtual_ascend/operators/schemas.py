@@ -1,7 +1,7 @@
-"""The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the pretended torch_npu.
+"""The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the emulated torch_npu version.
 
 schemas.json holds the real schemas, which scripts/record_schemas.py takes from the wheels. An operator or a parameter
-that the pretended version does not have does not exist here either. Some earlier versions refuse arguments although
+that the emulated version does not have does not exist here either. Some earlier versions reject arguments although
 their schemas are the same; RESTRICTIONS lists these, as seen on the wheels.
 """
 
@@ -45,7 +45,7 @@ TRACED = "npu_traced"
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """Arguments that an operator refuses before a certain version."""
+    """Arguments that an operator rejects before a certain version."""
 
     operator: str
     before: str
@@ -87,7 +87,8 @@ RESTRICTIONS = (
 
 
 def of_operator(operator: str, version: str) -> tuple[Restriction, ...]:
-    """Return the restrictions of `operator` in this version of torch_npu."""
+    """Return the restrictions of `operator` in this torch_npu version, which are arguments that the operator
+    rejects."""
     installed = Version(version)
     return tuple(each for each in RESTRICTIONS if each.operator == operator and installed < Version(each.before))
 
@@ -144,8 +145,8 @@ def versions() -> list[str]:
 def of_version(version: str) -> dict[str, list[str]]:
     """Return the schemas of each operator in a version.
 
-    They are the schemas of the newest recorded version that is not newer than this one. If there is none, they are the
-    schemas of the oldest recorded version.
+    If the version is not recorded, use the closest earlier recorded version or, if there is none, the oldest recorded
+    version.
     """
     wanted = max(release(version), Version(versions()[0]))
     found = {}
@@ -157,9 +158,8 @@ def of_version(version: str) -> dict[str, list[str]]:
 
 
 def atb_of_version(version: str) -> dict[str, dict[str, str]]:
-    """Return the schemas of ATB's operators in a version: for each module, a mapping from operator names to schemas.
-    A schema is empty if no wheel shows it.
-    """
+    """Return the schemas of ATB's operators in a version of torch_npu: for each module, a mapping from operator names
+    to schemas. A schema is empty if no wheel contains it."""
     wanted = max(release(version), Version(versions()[0]))
     found: dict[str, dict[str, str]] = {}
     for place, operators in _recorded()["atb"].items():
@@ -171,13 +171,13 @@ def atb_of_version(version: str) -> dict[str, dict[str, str]]:
 
 
 def _newest(changes: Mapping[str, Schema], wanted: Version) -> Schema | None:
-    """Return the newest entry up to the version `wanted`; None if all entries are newer."""
+    """Return the newest entry up to the version `wanted`, or None if all entries are newer."""
     past = [schema for since, schema in changes.items() if Version(since) <= wanted]
     return past[-1] if past else None
 
 
 def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[str]], version: str) -> None:
-    """Define those of ATB's operators that are implemented, under `torch.ops.atb`. A process does this only once.
+    """Define the implemented operators of ATB under `torch.ops.atb`. Call this function only once in each process.
 
     Args:
         functions: a mapping from the operators' names to their implementations.
@@ -202,7 +202,8 @@ def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[
 
 
 def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, Operator], version: str) -> None:
-    """Define the operators of a library other than torch_npu, with the schemas `texts`, once per process."""
+    """Define the operators of a library other than torch_npu, with the schemas `texts`. Call this function only once
+    in each process."""
     import torch
 
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -215,7 +216,8 @@ def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, O
 
 
 def register_plain(namespace: str, text: str, function: Operator) -> None:
-    """Define one operator that computes nothing, directly as a function. A process does this only once."""
+    """Define one operator whose implementation is called without any checks, because it computes nothing. Call this
+    function only once in each process."""
     import torch
 
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -229,10 +231,10 @@ def _nothing(*_args: object, **_options: object) -> None:
 
 
 def register(functions: Mapping[str, Operator], version: str) -> dict[str, Operator]:
-    """Define the operators of `version` under `torch.ops.npu`, once per process.
+    """Define the operators of `version` under `torch.ops.npu`. Call this function only once in each process.
 
-    The new operators are compositions of other operators, and are differentiable where these other operators are. In
-    an FX graph each is one node, like a kernel, unless it needs a gradient.
+    The new operators are compositions of other operators, and are differentiable if these other operators are. In an
+    FX graph, each operator is a single node, like a kernel, unless a gradient is required.
 
     Returns:
         The operators of `torch.ops.npu`, as a mapping from names to operators.
@@ -259,7 +261,7 @@ def register(functions: Mapping[str, Operator], version: str) -> dict[str, Opera
 
 
 def _one_node(implementation: Operator, name: str) -> Operator:
-    """Make FX trace a call as one operator, and not step by step, because FX cannot see some of the steps."""
+    """Make FX trace a call as a single operator instead of step by step, because FX cannot see some of the steps."""
     import torch
 
     mode, tracing = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
@@ -276,9 +278,10 @@ def _one_node(implementation: Operator, name: str) -> Operator:
 
 
 def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Adapt a function to be called as torch calls the kernel of an operator with this schema.
+    """Wrap a function so that torch can call it as the kernel of an operator with this schema.
 
-    A parameter of the schema that the function does not have is not implemented: any value but the default is refused.
+    If the function lacks a parameter of the schema, that parameter is not implemented, and only its default value is
+    accepted.
     """
     import torch
 

@@ -18,7 +18,7 @@ _OTHER_LIBRARIES = (*_SYSTEM, "ld-linux", "libc10", "libtorch", "libshm", "libgo
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The libraries and names that one torch_npu needs from CANN."""
+    """The libraries and names that one torch_npu version needs from CANN."""
 
     libraries: tuple[str, ...]
     """The names under which they are loaded."""
@@ -29,10 +29,11 @@ class Needs:
 
 
 def read_needs(package: Path, torch_libraries: Path) -> Needs:
-    """Read what the torch_npu in `package` needs from CANN, beside the torch in `torch_libraries`.
+    """Read what the torch_npu in `package` needs from CANN. The libraries in `torch_libraries` provide the names that
+    torch_npu needs from torch.
 
     Raises:
-        BuildError: binutils (`nm` and `readelf`), which come with a compiler, are missing.
+        BuildError: binutils (`nm` and `readelf`), which are installed with a compiler, are missing.
     """
     own = sorted(package.rglob("*.so*"))
     beside = sorted(torch_libraries.glob("*.so*"))

@@ -88,11 +88,11 @@ def rebuild_npu_tensor(
     event_handle: bytes | None,
     event_sync_required: bool,
 ) -> torch.Tensor:
-    """Return the tensor that another process sent. It is on this process's NPU `storage_device`, and shares the
-    memory of the sender's tensor.
+    """Return the tensor that another process sent. The tensor is on this process's NPU `storage_device`, and shares
+    the memory of the sender's tensor.
 
     Raises:
-        RuntimeError: the sender has released the memory, or there is no such NPU.
+        RuntimeError: the sender has released the memory, or the NPU does not exist.
     """
     extension().init()
     extension().check_index(storage_device)
@@ -108,7 +108,7 @@ def rebuild_npu_tensor(
 
 
 def reduce_npu_tensor(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
-    """Return the function rebuild_npu_tensor, and the arguments with which it rebuilds this tensor.
+    """Return the function rebuild_npu_tensor, and the arguments that rebuild this tensor.
 
     Raises:
         RuntimeError: the tensor is not a leaf of autograd's graph, and requires a gradient.
