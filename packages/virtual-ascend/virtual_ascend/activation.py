@@ -33,7 +33,7 @@ def autoload() -> None:
     except VirtualAscendError as error:
         warn(f"{error}; this process has no virtual NPUs")
     except Exception as error:
-        # An error of ours must neither break `import torch` nor leave a torch_npu that cannot be imported.
+        # An error in virtual-ascend must neither break `import torch` nor leave a torch_npu that cannot be imported.
         from virtual_ascend_entry import damage
 
         from . import exposure
@@ -92,12 +92,12 @@ def _finish() -> None:
         try:
             extension.load()()
         except Exception as error:
-            # The error is another package's, and the virtual NPUs are up.
+            # The error is from another package, and the virtual NPUs are loaded.
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             warn(f"{extension.value}, which {extension.name} adds to virtual NPUs, is missing in this process: {said}")
 
 
-# Python itself must start. `autoload` runs into the same error and reports it.
+# Python itself must start. `autoload` gets the same error and reports it.
 if variables.asked_for():
     with contextlib.suppress(VirtualAscendError):
         expose()

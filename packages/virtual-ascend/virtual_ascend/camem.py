@@ -33,8 +33,8 @@ def stand_in() -> None:
 
 
 def _ask_for_operators(module: ModuleType) -> None:
-    # vllm-ascend asks at the first call of a layer, and keeps the answer. If Dynamo traces that call, it refuses the
-    # failing import.
+    # vllm-ascend checks this at the first call of a layer, and keeps the result. If Dynamo traces that call, it
+    # rejects the failing import.
     ask = getattr(module, "enable_custom_op", None)
     if ask is not None:
         ask()

@@ -29,10 +29,10 @@ def expose(*, first: bool = False) -> None:
     if found is not None:
         name = variables.NPUS.name
         raise RealAscendError(
-            subject=f"the virtual NPUs for which {name} asks",
+            subject=f"the virtual NPUs that {name} requests",
             expected="an environment without a real torch_npu",
             found=f"a real torch_npu in {found}",
-            fix=f"unset {name} to use the real NPUs, or choose an environment without torch_npu",
+            fix=f"unset {name} to use the real NPUs, or use an environment without torch_npu",
         )
     if folder not in sys.path:
         sys.path.insert(0 if first else len(sys.path), folder)
@@ -59,7 +59,7 @@ def withdraw() -> None:
 def installed() -> ModuleSpec | None:
     """Return the import spec of an installed torch_npu other than virtual-ascend's own, or None if there is no such
     torch_npu."""
-    # PathFinder and not find_spec: that would ask the other finders on sys.meta_path, too.
+    # PathFinder and not find_spec, which would also call the other finders on sys.meta_path.
     return PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != str(SITE)])
 
 

@@ -92,7 +92,7 @@ _KEYS: dict[str, Callable[[str], object]] = {
 }
 
 
-# For each kind, the keys of which exactly one is needed, and the optional keys.
+# For each kind, the keys (exactly one of them is required), and the optional keys.
 _TAKES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Kind.DIE: (("collective",), ("rank",)),
     Kind.SLOW: (("seconds", "bandwidth"), ("rank",)),
@@ -196,7 +196,7 @@ def check_operators(faults: Iterable[Fault], operators: Collection[str], owner: 
         if fault.operator is not None and fault.operator not in operators:
             raise SettingError(
                 subject=f"{FAULTS.name}: operator={fault.operator}",
-                found=f"{owner} has no operator of this name",
+                found=f"{owner} has no operator with this name",
                 fix="correct the name" + _alike(fault.operator, operators),
             )
 
@@ -219,7 +219,7 @@ def wrap(
         SettingError: a fault names an operator that virtual-ascend does not have.
     """
     faults = tuple(faults)
-    check_operators(faults, operators, "the virtual Ascend")
+    check_operators(faults, operators, "virtual-ascend")
     wrapped = dict(operators)
     for fault in faults:
         if fault.operator is None:

@@ -19,7 +19,7 @@ from .variables import HCCL_LIBRARY, HOME, OPERATORS
 _lock = threading.RLock()
 _loading = False
 _failure: Exception | None = None
-# The variables that the virtual Ascend sets for this process and its children.
+# The variables that virtual-ascend sets for this process and its children.
 _SET = ("PATH", HOME, OPERATORS, HCCL_LIBRARY)
 
 
@@ -113,7 +113,7 @@ def _register(torch: ModuleType) -> None:
 def _check_torch(torch: ModuleType) -> None:
     name = variables.NPUS.name
     if sys.platform != "linux":
-        raise TorchError(subject="the virtual Ascend", expected="Linux", found=sys.platform, fix=f"unset {name}")
+        raise TorchError(subject="virtual-ascend", expected="Linux", found=sys.platform, fix=f"unset {name}")
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "npu"):
         raise TorchError(
@@ -125,5 +125,5 @@ def _check_torch(torch: ModuleType) -> None:
         raise TorchError(
             subject="torch.npu",
             found="another package has already registered the device npu",
-            fix=f"unset {name}",
+            fix=f"unset {name}, or uninstall that package",
         )

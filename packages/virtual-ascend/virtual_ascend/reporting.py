@@ -33,7 +33,7 @@ def _say(line: str, level: int) -> None:
     if logger.handlers:
         logger.log(level, line)
     elif not logger.disabled and level >= (logger.level or logging.INFO) and sys.stderr is not None:
-        # With a closed pipe or a full disk nobody reads the line, and it must never end a user's program.
+        # With a closed pipe or a full disk, nobody reads the line, and a failed write must never end a user's program.
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"virtual-ascend: {line}\n")
             sys.stderr.flush()

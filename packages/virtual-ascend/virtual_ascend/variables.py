@@ -25,7 +25,7 @@ HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
 """The network interfaces over which the ranks of HCCL meet."""
 
 VARIABLES: dict[str, Variable] = {}
-"""All variables by name, in the order in which the documents list them."""
+"""All variables by name, in the order of the documentation."""
 
 
 class Variable:
@@ -42,7 +42,7 @@ class Variable:
         """Return the variable's value without surrounding spaces, or the default if the value is empty."""
         return (os.environ if environ is None else environ).get(self.name, "").strip() or self.default
 
-    def refuse(self, text: str, fix: str = "correct it or leave it out") -> SettingError:
+    def refuse(self, text: str, fix: str = "correct the value, or unset the variable") -> SettingError:
         """Return the error for an invalid value."""
         return SettingError(subject=f"{self.name}={text!r}", expected=self.expected, found=repr(text), fix=fix)
 
@@ -69,7 +69,7 @@ class Number(Variable):
     def __init__(
         self, name: str, summary: str, *, unit: str, default: str, least: float, most: float, whole: bool = False
     ) -> None:
-        # The text leaves out limits that only exclude absurd values.
+        # The text omits limits that only exclude absurd values.
         limits = f"from {least:g} to {most:g}" if whole else "above 0" if least else "from 0"
         super().__init__(
             name, summary, expected=f"{'a whole number' if whole else 'a number'} of {unit} {limits}", default=default
@@ -83,7 +83,7 @@ class Number(Variable):
             value = float(int(text)) if self.whole else float(text)
         except ValueError:
             raise self.refuse(text) from None
-        # A comparison with NaN is false, so this refuses NaN too.
+        # A comparison with NaN is false, so this also rejects NaN.
         if not self.least <= value <= self.most:
             raise self.refuse(text)
         return value

@@ -499,7 +499,7 @@ def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
 def test_phantoms_which_only_ours_makes_are_refused_and_not_passed_over(real: Run) -> None:
     done = real("import torch", VIRTUAL_ASCEND_PHANTOM="1024")
     assert done.returncode != 0
-    assert "VIRTUAL_ASCEND_PHANTOM=1024: expected the virtual Ascend's own torch_npu" in done.stderr
+    assert "VIRTUAL_ASCEND_PHANTOM=1024: expected virtual-ascend's own torch_npu" in done.stderr
 
 
 @pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")

@@ -114,7 +114,7 @@ def compiler() -> str:
         if found := shutil.which(candidate):
             return found
     raise BuildError(
-        subject="compiling the virtual Ascend",
+        subject="compiling virtual-ascend",
         expected="a C++ compiler (g++, clang++, or $CXX)",
         found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "no compiler",
         fix="install a compiler, for example with apt-get install g++",
@@ -173,9 +173,9 @@ def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
                     subject=f"compiling {target}",
                     expected=f"the process that is compiling this library to finish within {PATIENCE:.0f} s",
                     found="a process that is still compiling",
-                    fix=f"end that process, delete {target.parent}, and try again",
+                    fix=f"stop that process, delete {target.parent}, and try again",
                 ) from error
-            report(f"waiting for another process to compile the virtual Ascend: {waited} s")
+            report(f"waiting for another process to compile virtual-ascend: {waited} s")
     try:
         yield
     finally:
@@ -189,13 +189,13 @@ def _compile(target: Path, module: Module) -> None:
         raise _without(" and ".join(missing))
     expected = expected_seconds()
     report(
-        f"compiling the virtual Ascend for this torch, once: about {expected} s on this machine at its current load"
+        f"compiling virtual-ascend once for this torch version: about {expected} s on this machine at its current load"
     )
     started = time.monotonic()
     log = target.parent / "build.log"
     with work_folder(target.parent) as work:
-        # In a process of its own, because the build tools take seconds to import, and the module that they load here
-        # would register its operators twice.
+        # In a separate process, because the build tools take seconds to import, and the module that they load in this
+        # process would register its operators twice.
         program = [sys.executable, "-m", "virtual_ascend.device.compiling"]
         with log.open("w") as output:
             command = [*program, module.name, str(module.sources), str(work)]
@@ -211,7 +211,7 @@ def _compile(target: Path, module: Module) -> None:
         built = work / f"{module.name}.so"
         if status != 0 or not built.is_file():
             raise BuildError(
-                subject="compiling the virtual Ascend",
+                subject="compiling virtual-ascend",
                 expected="the compiler to succeed",
                 found=_first_error(log.read_text(errors="replace")),
                 fix=f"read the log {log}",
@@ -259,7 +259,7 @@ def _unit() -> float:
 
 def _without(packages: str) -> BuildError:
     return BuildError(
-        subject="compiling the virtual Ascend",
+        subject="compiling virtual-ascend",
         found=f"missing Python packages: {packages}",
         fix=f"pip install {packages}",
     )

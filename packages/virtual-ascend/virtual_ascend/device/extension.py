@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch.distributed import Backend
 
 Handle: TypeAlias = "tuple[int, int, int, int]"
-"""An allocation as vllm-ascend describes it: the device, the size in bytes, the address, and a number that is not used
-here."""
+"""An allocation as vllm-ascend describes it: the device, the size in bytes, the address, and a number that
+virtual-ascend does not use."""
 
 
 Tasks: TypeAlias = "list[tuple[str, list[tuple[str, int, list[int], list[int], str]]]]"
@@ -54,11 +54,11 @@ class Extension(Protocol):
     __file__: str
 
     HcclBackend: Callable[[int, int, Backend, timedelta], Backend]
-    """Makes the backend of a process group. The arguments are a rank, a size, the gloo backend that transfers the
+    """Creates the backend of a process group. The arguments are a rank, a size, the gloo backend that transfers the
     data, and the timeout after which the watchdog ends the process."""
 
     AloneBackend: Callable[[int, int], Backend]
-    """Makes the backend of a group in which no other rank exists. The arguments are a rank and a size."""
+    """Creates the backend of a group that has no other real rank. The arguments are a rank and a size."""
 
     Graph: Callable[[], Graph]
     TaskGroup: type[Group]
@@ -228,7 +228,7 @@ def extension() -> Extension:
     """
     if _held is None:
         raise TorchError(
-            subject="the virtual Ascend",
+            subject="virtual-ascend",
             found="virtual NPUs are not loaded in this process",
             fix=f"set {variables.NPUS.name}=2 before `import torch`",
         )

@@ -105,7 +105,7 @@ def _npu_flash_attention_qlens(
     if tuple(mask.shape[-2:]) != (_TEMPLATE, _TEMPLATE):
         raise RuntimeError(f"{name}: mask must be {_TEMPLATE} x {_TEMPLATE}, but is {tuple(mask.shape)}")
     if not torch.equal(mask.reshape(_TEMPLATE, _TEMPLATE) != 0, _above(_TEMPLATE, _TEMPLATE, 0, mask.device)):
-        raise RuntimeError(f"{name}: mask must be the mask of causal attention, in which the upper triangle is set")
+        raise RuntimeError(f"{name}: mask must be a causal attention mask, with the upper triangle set")
     for rows, keys, values in _last_tokens(name, (key_cache, value_cache), block_table, asked, lengths):
         queries, length = rows.stop - rows.start, len(keys)
         above = _above(queries, length, length - queries, query.device)
@@ -268,8 +268,8 @@ def _npu_matmul_add_fp32(x: Tensor, weight: Tensor, C: Tensor) -> None:
     """
     if C.dtype != torch.float32 or tuple(C.shape) != (x.shape[-1], weight.shape[-1]):
         raise RuntimeError(
-            f"_npu_matmul_add_fp32: C must be float32 [{x.shape[-1]},{weight.shape[-1]}], but is {C.dtype} "
-            f"{tuple(C.shape)}"
+            f"_npu_matmul_add_fp32: C must have dtype float32 and shape [{x.shape[-1]},{weight.shape[-1]}], but has "
+            f"dtype {C.dtype} and shape {tuple(C.shape)}"
         )
     C.add_(x.float().t() @ weight.float())
 
@@ -306,7 +306,9 @@ def _last_tokens(
     for number, rows in _rows(asked):
         queries, length = asked[number], lengths[number]
         if queries > length:
-            raise RuntimeError(f"{name}: sequence {number} has {length} tokens, but query has {queries} of them")
+            raise RuntimeError(
+                f"{name}: sequence {number} has {length} tokens, but query has {queries} tokens of this sequence"
+            )
         keys, values = (_paged(name, cache, table, number, length) for cache in caches)
         yield rows, keys, values
 
@@ -347,7 +349,10 @@ def _check_attention(
     for what, tensor in (("query", query), ("key", keys[0]), ("value", keys[1]), ("out", out)):
         check_half(name, what, tensor)
         if tensor.dtype != query.dtype:
-            raise RuntimeError(f"{name}: query is {query.dtype}, but {what} is {tensor.dtype}")
+            raise RuntimeError(
+                f"{name}: query and {what} must have the same dtype, but query is {query.dtype}, and {what} is "
+                f"{tensor.dtype}"
+            )
     # DeepSeek's values are narrower than its keys, and so is the result.
     made = (*query.shape[:-1], keys[1].shape[-1])
     if query.dim() != 3 or query.shape[1] != heads or keys[0].shape[-2] != key_heads or tuple(out.shape) != made:

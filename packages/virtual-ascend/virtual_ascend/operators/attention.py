@@ -163,12 +163,12 @@ def _check_mask(rule: Rule, packed: bool) -> None:
     template = _TEMPLATES.get(rule.mode, (TEMPLATE, TEMPLATE))
     if rule.mode not in _GIVEN and tuple(mask.shape[-2:]) != template:
         raise RuntimeError(
-            f"npu_fusion_attention: sparse_mode {int(rule.mode)} takes an atten_mask of {template[0]}x{template[1]}, "
-            f"but got {tuple(mask.shape)}"
+            f"npu_fusion_attention: sparse_mode {int(rule.mode)} requires an atten_mask of shape "
+            f"{template[0]}x{template[1]}, but got shape {tuple(mask.shape)}"
         )
     if packed and mask.dim() != 2:
         raise RuntimeError(
-            f"npu_fusion_attention: in the layout TND, atten_mask must have 2 dimensions, but has {mask.dim()}"
+            f"npu_fusion_attention: in the TND layout, atten_mask must have 2 dimensions, but has {mask.dim()}"
         )
 
 
@@ -177,10 +177,10 @@ def check_prefix(rule: Rule, sequences: int) -> None:
     if rule.mode not in _PREFIXED or rule.mask is None:
         return
     if rule.prefix is None or len(rule.prefix) != sequences or sequences > 32:
-        found = "none" if rule.prefix is None else f"{len(rule.prefix)}"
+        found = "no prefixes" if rule.prefix is None else f"{len(rule.prefix)} prefixes"
         raise RuntimeError(
-            f"npu_fusion_attention: sparse_mode {int(rule.mode)} takes a prefix for each of at most 32 sequences, but "
-            f"got {found} for {sequences}"
+            f"npu_fusion_attention: sparse_mode {int(rule.mode)} requires one prefix for each sequence, and at most "
+            f"32 sequences, but got {found} for {sequences} sequences"
         )
 
 
@@ -357,7 +357,7 @@ def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | 
     if layout == "TND":
         if not lengths:
             raise RuntimeError(
-                "npu_fused_infer_attention_score: the layout TND needs the cumulative lengths of the sequences"
+                "npu_fused_infer_attention_score: the TND layout requires the cumulative lengths of the sequences"
             )
         starts = [0, *lengths[:-1]]
         return [tensor[start:end].transpose(0, 1) for start, end in zip(starts, lengths, strict=True)]
@@ -380,8 +380,8 @@ def cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
     """Return the length of each sequence of a cache. Raise RuntimeError if the lengths are missing."""
     if lengths is None or len(lengths) not in (1, count):
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: with a block_table, actual_seq_lengths_kv must have a length for "
-            f"each of {count} sequences, but is {lengths}"
+            f"npu_fused_infer_attention_score: with a block_table, actual_seq_lengths_kv must contain {count} "
+            f"lengths, one for each sequence, but is {lengths}"
         )
     return list(lengths) * count if len(lengths) == 1 else list(lengths)
 
@@ -391,7 +391,8 @@ def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[in
     blocks = cache.unflatten(-1, (heads, -1)).transpose(1, 2) if cache.dim() == 3 else cache  # [blocks,N,size,D]
     if blocks.shape[2] != size:
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: block_size is {size}, but blocks have {blocks.shape[2]} rows"
+            f"npu_fused_infer_attention_score: block_size is {size}, but the blocks of the cache have "
+            f"{blocks.shape[2]} rows"
         )
     if table.dim() != 2 or table.shape[0] != len(lengths):
         raise RuntimeError(
@@ -520,7 +521,7 @@ def _added(mask: Tensor | None, query: Tensor) -> Tensor | None:
 def _masked(mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
     """Return the mask that the fused operator accepts and keeps: True for each masked score, or a causal template."""
     if is_causal:
-        # The real operator makes an upper triangle of ones. Here nobody reads it, because the rule is known.
+        # The real operator creates an upper triangle of ones. Here, nothing reads it, because the rule is known.
         whole = torch.empty(TEMPLATE, TEMPLATE, dtype=torch.bool, device=query.device)
         return torch.empty_like(whole)
     if mask is None:
@@ -674,12 +675,15 @@ def _heads(tensor: Tensor, layout: Layout, head_num: int) -> int:
 
 def _check_extras(pse: Tensor | None, sink: Tensor | None, heads: int, layout: Layout) -> None:
     if pse is not None and layout is Layout.TND:
-        raise NotImplementedError("npu_fusion_attention: pse in TND is not implemented by the virtual Ascend")
+        raise NotImplementedError("npu_fusion_attention: virtual-ascend does not implement pse with the TND layout")
     if pse is not None and (pse.dim() != 4 or pse.shape[1] != heads):
-        raise RuntimeError(f"npu_fusion_attention: pse must be [B|1,{heads},Sq|1,Skv], but is {tuple(pse.shape)}")
+        raise RuntimeError(
+            f"npu_fusion_attention: pse must have shape [B|1,{heads},Sq|1,Skv], but has shape {tuple(pse.shape)}"
+        )
     if sink is not None and (tuple(sink.shape) != (heads,) or sink.dtype is not torch.float32):
         raise RuntimeError(
-            f"npu_fusion_attention: sink must be float32 [{heads}], but is {sink.dtype} {tuple(sink.shape)}"
+            f"npu_fusion_attention: sink must have dtype float32 and shape [{heads}], but has dtype {sink.dtype} and "
+            f"shape {tuple(sink.shape)}"
         )
 
 

@@ -100,8 +100,8 @@ def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1) -> Tens
         raise RuntimeError(f"npu_scaled_masked_softmax: mask must be bool, but is {mask.dtype}")
     if x.dim() < 2 or any(size % 32 or not 32 <= size <= 4096 for size in x.shape[-2:]):
         raise RuntimeError(
-            "npu_scaled_masked_softmax: the last two dimensions must be multiples of 32 from 32 to 4096, but x is "
-            f"{list(x.shape)}"
+            "npu_scaled_masked_softmax: the last two dimensions must be multiples of 32 from 32 to 4096, but x has "
+            f"shape {list(x.shape)}"
         )
     return (x.float() * scale).masked_fill(mask, -10000.0).softmax(-1).to(x.dtype)
 
@@ -147,9 +147,8 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
     """
     if x1.shape != x2.shape or x1.dtype != x2.dtype:
         raise RuntimeError(
-            f"npu_add_rms_norm: x1 and x2 must have the same shape and dtype, but are {tuple(x1.shape)} {x1.dtype} "
-            f"and "
-            f"{tuple(x2.shape)} {x2.dtype}"
+            f"npu_add_rms_norm: x1 and x2 must have the same shape and dtype, but x1 has shape {tuple(x1.shape)} and "
+            f"dtype {x1.dtype}, and x2 has shape {tuple(x2.shape)} and dtype {x2.dtype}"
         )
 
     def compute() -> tuple[Tensor, ...]:
@@ -163,16 +162,16 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
 def _check(name: str, x: Tensor, gamma: Tensor) -> None:
     if gamma.dim() == 0 or x.shape[-gamma.dim() :] != gamma.shape:
         raise RuntimeError(
-            f"{name}: gamma must have the shape of the last dimensions of x, but gamma has the shape "
-            f"{tuple(gamma.shape)}, and x has {tuple(x.shape)}"
+            f"{name}: the shape of gamma must match the last dimensions of x, but gamma has shape "
+            f"{tuple(gamma.shape)}, and x has shape {tuple(x.shape)}"
         )
     half = (torch.float16, torch.bfloat16)
     if x.dtype not in (*half, torch.float32) or not (
         x.dtype == gamma.dtype or (x.dtype in half and gamma.dtype is torch.float32)
     ):
         raise RuntimeError(
-            f"{name}: x and gamma must both be fp16, bf16, or fp32, or x may be fp16 or bf16 and gamma fp32, but "
-            f"they are {x.dtype} and {gamma.dtype}"
+            f"{name}: x and gamma must have the same dtype (fp16, bf16, or fp32), or fp32 gamma with fp16 or bf16 x, "
+            f"but x is {x.dtype}, and gamma is {gamma.dtype}"
         )
 
 
@@ -193,7 +192,8 @@ def npu_rotary_mul(input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "ha
     width = input.shape[-1]
     if input.dim() != 4 or r1.dim() != 4 or r2.dim() != 4:
         raise RuntimeError(
-            f"npu_rotary_mul: x, r1, and r2 must have 4 dimensions, but have {input.dim()}, {r1.dim()}, {r2.dim()}"
+            f"npu_rotary_mul: x, r1, and r2 must each have 4 dimensions, but have {input.dim()}, {r1.dim()}, and "
+            f"{r2.dim()} dimensions"
         )
     if width % 2 or width >= WIDEST:
         raise RuntimeError(f"npu_rotary_mul: the last dimension must be even and below {WIDEST}, but is {width}")
@@ -265,7 +265,7 @@ def npu_mrope(
     """
     name = "npu_mrope"
     if cache_mode not in (None, "default"):
-        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement cache_mode {cache_mode}")
     sections = list(mrope_section or (0, 0, 0))
     half = cos_sin_cache.shape[-1] // 2
     if positions.dim() == 1:
@@ -274,14 +274,15 @@ def npu_mrope(
         fit = positions.dim() == 2 and len(positions) == len(sections) == 3 and sum(sections) == half
     if not fit or positions.dtype not in (torch.int32, torch.int64):
         raise RuntimeError(
-            f"{name}: expected integer positions [T] and mrope_section [0,0,0], or positions [3,T] and sections that "
-            f"add up to {half}, but got {positions.dtype} {tuple(positions.shape)} and {sections}"
+            f"{name}: expected integer positions of shape [T] and mrope_section [0,0,0], or integer positions of "
+            f"shape [3,T] and sections that add up to {half}, but got positions with dtype {positions.dtype} and "
+            f"shape {tuple(positions.shape)}, and mrope_section {sections}"
         )
     for what, tensor in (("query", query), ("key", key)):
         if tensor.dim() != 2 or tensor.shape[1] % head_size or tensor.dtype != cos_sin_cache.dtype:
             raise RuntimeError(
-                f"{name}: {what} must be [tokens, heads * {head_size}] in {cos_sin_cache.dtype}, but is "
-                f"{tuple(tensor.shape)} in {tensor.dtype}"
+                f"{name}: {what} must have shape [tokens, heads * {head_size}] and dtype {cos_sin_cache.dtype}, but "
+                f"has shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
             )
 
     def compute() -> tuple[Tensor, ...]:
@@ -343,15 +344,15 @@ def npu_cross_entropy_loss(
     """
     if input.dim() != 2 or target.shape != input.shape[:1]:
         raise RuntimeError(
-            f"npu_cross_entropy_loss: expected input [N,C] and target [N], but got {tuple(input.shape)} and "
+            f"npu_cross_entropy_loss: expected input [N,C] and target [N], but got shapes {tuple(input.shape)} and "
             f"{tuple(target.shape)}"
         )
     if reduction not in ("mean", "sum", "none"):
         raise RuntimeError(f"npu_cross_entropy_loss: reduction should be mean, sum or none, but got {reduction!r}")
     if label_smoothing or lse_square_scale_for_zloss or return_zloss:
         raise NotImplementedError(
-            "npu_cross_entropy_loss: label_smoothing, lse_square_scale_for_zloss and return_zloss are not "
-            "implemented by the virtual Ascend"
+            "npu_cross_entropy_loss: virtual-ascend does not implement label_smoothing, lse_square_scale_for_zloss, "
+            "and return_zloss"
         )
 
     def compute(input: Tensor, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -362,7 +363,7 @@ def npu_cross_entropy_loss(
 
     if is_fusible((input, target, weight)):
         losses = Result((input.shape[0] if reduction == "none" else 1,), input.dtype)
-        # The gradient of the real one is made of log_prob too, whose own log_softmax it is.
+        # The real operator also computes its gradient from log_prob, which equals its own log_softmax.
         loss, log_prob = fused(
             "npu_cross_entropy_loss",
             compute,
@@ -401,9 +402,7 @@ def npu_apply_adam_w(
         NotImplementedError: amsgrad or max_grad_norm is passed.
     """
     if amsgrad or max_grad_norm is not None:
-        raise NotImplementedError(
-            "npu_apply_adam_w: amsgrad and max_grad_norm are not implemented by the virtual Ascend"
-        )
+        raise NotImplementedError("npu_apply_adam_w: virtual-ascend does not implement amsgrad and max_grad_norm")
     parameter, first, second = out
     with torch.no_grad():
         gradient = -grad if maximize else grad
@@ -475,7 +474,9 @@ def npu_transpose_batchmatmul(
         ("perm_y", perm_y, ((1, 0, 2),)),
     ):
         if found is not None and tuple(found) not in allowed:
-            raise RuntimeError(f"{name}: {what} must be {' or '.join(map(str, allowed))}, but is {tuple(found)}")
+            raise RuntimeError(
+                f"{name}: {what} must be the permutation {' or '.join(map(str, allowed))}, but is {tuple(found)}"
+            )
     if input.dtype not in (torch.float16, torch.bfloat16, torch.float32) or weight.dtype != input.dtype:
         raise RuntimeError(
             f"{name}: input and weight must be float16, bfloat16 or float32, but are {input.dtype} and {weight.dtype}"
@@ -483,13 +484,12 @@ def npu_transpose_batchmatmul(
     rows = input.transpose(0, 1) if perm_x1 is not None and tuple(perm_x1) == (1, 0, 2) else input
     if rows.dim() != 3 or weight.dim() != 3 or rows.shape[::2] != weight.shape[:2]:
         raise RuntimeError(
-            f"{name}: expected [B,M,K] and [B,K,N], but got {tuple(rows.shape)} and {tuple(weight.shape)}"
+            f"{name}: expected shapes [B,M,K] and [B,K,N], but got {tuple(rows.shape)} and {tuple(weight.shape)}"
         )
     if weight.shape[1] % 16 or weight.shape[2] % 16 or weight.shape[2] % factor:
         raise RuntimeError(
             f"{name}: K and N must be multiples of 16, and N must be a multiple of batch_split_factor, but weight "
-            f"has the shape "
-            f"{tuple(weight.shape)} and the factor is {factor}"
+            f"has shape {tuple(weight.shape)}, and the factor is {factor}"
         )
 
     def compute() -> tuple[Tensor, ...]:

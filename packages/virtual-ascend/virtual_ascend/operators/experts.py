@@ -43,14 +43,14 @@ def npu_moe_gating_top_k_softmax(
     """
     if x.dim() not in (2, 3) or x.dtype not in _FLOATS:
         raise RuntimeError(
-            "npu_moe_gating_top_k_softmax: x must have 2 or 3 dimensions and be float16, float32 or bfloat16, but is "
-            f"{tuple(x.shape)} {x.dtype}"
+            "npu_moe_gating_top_k_softmax: x must have 2 or 3 dimensions and dtype float16, float32, or bfloat16, but "
+            f"has shape {tuple(x.shape)} and dtype {x.dtype}"
         )
     if not 0 < k <= x.shape[-1]:
-        raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be 1 to {x.shape[-1]}, but is {k}")
+        raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be from 1 to {x.shape[-1]}, but is {k}")
     if finished is not None and finished.shape != x.shape[:-1]:
         raise RuntimeError(
-            f"npu_moe_gating_top_k_softmax: finished must have the shape {tuple(x.shape[:-1])}, but has "
+            f"npu_moe_gating_top_k_softmax: finished must have shape {tuple(x.shape[:-1])}, but has shape "
             f"{tuple(finished.shape)}"
         )
 
@@ -196,13 +196,13 @@ def _chosen(
 def _check_scores(name: str, x: Tensor, bias: Tensor | None) -> None:
     if x.dim() != 2 or x.dtype not in _FLOATS:
         raise RuntimeError(
-            f"{name}: x must have the shape [T,E] and be float16, float32, or bfloat16, but is {tuple(x.shape)} "
-            f"{x.dtype}"
+            f"{name}: x must have shape [T,E] and dtype float16, float32, or bfloat16, but has shape {tuple(x.shape)} "
+            f"and dtype {x.dtype}"
         )
     if bias is not None and (bias.dim() != 1 or bias.dtype != x.dtype):
         raise RuntimeError(
-            f"{name}: bias must have the shape [E] and the dtype of x, {x.dtype}, but is "
-            f"{tuple(bias.shape)} {bias.dtype}"
+            f"{name}: bias must have shape [E] and the dtype of x, {x.dtype}, but has shape {tuple(bias.shape)} and "
+            f"dtype {bias.dtype}"
         )
 
 
@@ -241,8 +241,8 @@ def npu_moe_init_routing(
     name = "npu_moe_init_routing"
     if x.dim() != 2 or row_idx.shape != expert_idx.shape or expert_idx.dim() != 2 or len(x) != len(expert_idx):
         raise RuntimeError(
-            f"{name}: expected x [T,H], row_idx and expert_idx [T,K], but got {tuple(x.shape)}, "
-            f"{tuple(row_idx.shape)} and {tuple(expert_idx.shape)}"
+            f"{name}: expected x [T,H], row_idx [T,K], and expert_idx [T,K], but got shapes {tuple(x.shape)}, "
+            f"{tuple(row_idx.shape)}, and {tuple(expert_idx.shape)}"
         )
     for what, tensor in (("row_idx", row_idx), ("expert_idx", expert_idx)):
         if tensor.dtype != torch.int32:
@@ -347,7 +347,7 @@ def _sorted_by_expert(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # Only drop_pad_mode 1 uses expert_capacity.
     if quant_mode != -1 or offset is not None:
-        raise _unwritten(name, f"quantisation (quant_mode={quant_mode})")
+        raise _unwritten(name, f"quantization (quant_mode={quant_mode})")
     if drop_pad_mode:
         raise _unwritten(name, f"drop_pad_mode {drop_pad_mode}")
     first, end = _experts_kept(name, x, expert_idx, active_expert_range or (0, expert_num))
@@ -368,7 +368,7 @@ def _sorted_by_expert(
 
 
 def _unwritten(name: str, what: str) -> NotImplementedError:
-    return NotImplementedError(f"{name}: {what} is not implemented by the virtual Ascend")
+    return NotImplementedError(f"{name}: virtual-ascend does not implement {what}")
 
 
 def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[int]) -> tuple[int, int]:
@@ -376,7 +376,8 @@ def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[in
     range do not match."""
     if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
         raise RuntimeError(
-            f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
+            f"{name}: expected x [T,H] and expert_idx [T,K], but got shapes {tuple(x.shape)} and "
+            f"{tuple(expert_idx.shape)}"
         )
     first, end = experts
     if not 0 <= first < end:
@@ -443,9 +444,9 @@ def npu_moe_finalize_routing(
     name = "npu_moe_finalize_routing"
     mode = drop_pad_mode or 0
     if mode not in (0, 1, 2, 3):
-        raise RuntimeError(f"{name}: drop_pad_mode must be 0 to 3, but is {mode}")
+        raise RuntimeError(f"{name}: drop_pad_mode must be from 0 to 3, but is {mode}")
     if (skip2 is not None and skip1 is None) or (bias is not None and export_for_source_row is None):
-        raise RuntimeError(f"{name}: skip2 can only be given with skip1, and bias only with export_for_source_row")
+        raise RuntimeError(f"{name}: skip2 requires skip1, and bias requires export_for_source_row")
 
     def compute() -> tuple[Tensor, ...]:
         rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.shape[-1])
@@ -500,7 +501,7 @@ def npu_moe_token_permute(
     _refuse_padded("npu_moe_token_permute", padded_mode)
     if tokens.dim() != 2 or indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
         raise RuntimeError(
-            "npu_moe_token_permute: expected tokens [T,H] and indices [T,K] or [T], but got "
+            "npu_moe_token_permute: expected tokens [T,H] and indices [T,K] or [T], but got shapes "
             f"{tuple(tokens.shape)} and {tuple(indices.shape)}"
         )
     if indices.dtype not in (torch.int32, torch.int64):
@@ -511,7 +512,7 @@ def npu_moe_token_permute(
     kept = order.numel()
     if num_out_tokens is not None and kept + num_out_tokens < 0:
         raise RuntimeError(
-            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than there are ({kept})"
+            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than the {kept} existing rows"
         )
     if num_out_tokens:
         kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
@@ -540,7 +541,7 @@ def npu_moe_token_unpermute(
     if permuted_tokens.dim() != 2 or sorted_indices.dim() != 1 or not fit:
         raise RuntimeError(
             f"npu_moe_token_unpermute: expected permuted_tokens [M,H] and sorted_indices [T*{copies}], "
-            f"but got {tuple(permuted_tokens.shape)} and {tuple(sorted_indices.shape)}"
+            f"but got shapes {tuple(permuted_tokens.shape)} and {tuple(sorted_indices.shape)}"
         )
     given = (permuted_tokens, sorted_indices, probs)
     if not is_fusible(given):
@@ -581,14 +582,14 @@ def npu_moe_token_permute_with_routing_map(
     name = "npu_moe_token_permute_with_routing_map"
     if tokens.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != tokens.shape[0]:
         raise RuntimeError(
-            f"{name}: expected tokens [T,H] and routing_map [T,E], but got {tuple(tokens.shape)} and "
+            f"{name}: expected tokens [T,H] and routing_map [T,E], but got shapes {tuple(tokens.shape)} and "
             f"{tuple(routing_map.shape)}"
         )
     if routing_map.dtype not in (torch.bool, torch.int8):
         raise RuntimeError(f"{name}: routing_map must be bool or int8, but is {routing_map.dtype}")
     if probs is not None and probs.shape != routing_map.shape:
         raise RuntimeError(
-            f"{name}: probs must have the shape {tuple(routing_map.shape)}, but have {tuple(probs.shape)}"
+            f"{name}: probs must have shape {tuple(routing_map.shape)}, but has shape {tuple(probs.shape)}"
         )
     if num_out_tokens is not None and num_out_tokens < 0:
         raise RuntimeError(f"{name}: num_out_tokens must not be negative, but is {num_out_tokens}")
@@ -597,8 +598,8 @@ def npu_moe_token_permute_with_routing_map(
     if drop_and_pad:
         if not num_out_tokens or num_out_tokens % experts or num_out_tokens // experts > count:
             raise RuntimeError(
-                f"{name}: with drop_and_pad, num_out_tokens must be at most {count} for each of {experts} experts, "
-                f"but is {num_out_tokens}"
+                f"{name}: with drop_and_pad, num_out_tokens must be a positive multiple of the number of experts "
+                f"({experts}), and at most {count} * {experts}, but is {num_out_tokens}"
             )
         first = by_expert.to(torch.int8).sort(dim=-1, descending=True, stable=True)[1][:, : num_out_tokens // experts]
         rows = first.reshape(-1)
@@ -649,7 +650,7 @@ def npu_moe_token_unpermute_with_routing_map(
     rows = permuted_tokens.index_select(0, places).view(count, -1, permuted_tokens.shape[-1])
     if probs is not None:
         if routing_map is None:
-            raise RuntimeError(f"{name}: probs need the routing_map")
+            raise RuntimeError(f"{name}: probs requires routing_map")
         rows = rows * probs[routing_map.bool()].view(count, -1, 1)
     return rows.sum(dim=1).to(permuted_tokens.dtype)
 
@@ -754,7 +755,7 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     if probs is None:
         return of_rows, None
     if permuted_tokens is None or expert is None:
-        raise RuntimeError(f"{name}: if probs are given, permuted_tokens and routing_map must be given, too")
+        raise RuntimeError(f"{name}: probs requires permuted_tokens and routing_map")
     along = (of_rows * permuted_tokens).sum(-1).to(unpermuted_tokens_grad.dtype)
     of_probs = along.new_zeros(probs.shape).index_put((token, expert), along)
     return (of_rows * probs[token, expert].unsqueeze(-1)).to(unpermuted_tokens_grad.dtype), of_probs
@@ -774,13 +775,13 @@ def _expert_and_token(
     if routing_map is not None:
         expert, token = routing_map.bool().t().nonzero(as_tuple=True)
         return expert, token
-    # The rows are in the tokens' order, with the same number for each token.
+    # The rows are sorted by token, with the same number of rows for each token.
     return None, torch.argsort(places) // (len(places) // count)
 
 
 def _refuse_padded(name: str, padded_mode: bool) -> None:
     if padded_mode:
-        raise NotImplementedError(f"{name}: padded_mode is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement padded_mode")
 
 
 def npu_grouped_matmul(
@@ -873,8 +874,8 @@ def npu_grouped_matmul_add_(
     """
     if not transpose_x or transpose_weight or group_type != 2:
         raise NotImplementedError(
-            "npu_grouped_matmul_add_: only transpose_x=True, transpose_weight=False, group_type=2 are implemented by "
-            "the virtual Ascend"
+            "npu_grouped_matmul_add_: virtual-ascend implements only transpose_x=True, transpose_weight=False, and "
+            "group_type=2"
         )
     ends = _ends(group_list, group_list_type, x.shape[0])
     with torch.no_grad():
@@ -898,11 +899,14 @@ def _check_form(
     if split_item in (0, 1) and group_type in (0, 2) and isinstance(group_list, Tensor) and len(x) > 1:
         raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must contain exactly one tensor")
     if split_item in (0, 1) and group_type == 0 and isinstance(group_list, list | tuple):
-        raise RuntimeError(f"{name}: a group_list of numbers needs split_item 2 or 3, but got {split_item}")
+        raise RuntimeError(f"{name}: a group_list of numbers requires split_item 2 or 3, but got {split_item}")
     if split_item in (0, 1) and group_type == 2:
-        raise RuntimeError(f"{name}: group_type 2 needs split_item 2 or 3, but got {split_item}")
+        raise RuntimeError(f"{name}: group_type 2 requires split_item 2 or 3, but got {split_item}")
     if split_item in (2, 3) and group_type == 2 and len(weight) != len(x):
-        raise RuntimeError(f"{name}: with group_type 2 there must be as many tensors in weight as in x")
+        raise RuntimeError(
+            f"{name}: with group_type 2, weight must contain the same number of tensors as x, but weight has "
+            f"{len(weight)}, and x has {len(x)}"
+        )
     if len({tensor.dtype for tensor in (*x, *weight)}) > 1:
         raise RuntimeError(
             f"{name}: x and weight must have the same dtype, but have {x[0].dtype} and {weight[0].dtype}"
@@ -915,7 +919,7 @@ def _ends(
     group_list: Tensor | Sequence[int] | None, kind: int, extent: int, may_end_before: bool = False
 ) -> list[int]:
     if group_list is None:
-        raise RuntimeError("npu_grouped_matmul: group_type 0 and 2 need a group_list")
+        raise RuntimeError("npu_grouped_matmul: group_type 0 and 2 require a group_list")
     if isinstance(group_list, Tensor) and group_list.dim() != 1:
         raise RuntimeError(
             f"npu_grouped_matmul: group_list must have one dimension with group_list_type {kind}, but its shape is "
@@ -928,7 +932,8 @@ def _ends(
     covers = bool(ends) and (ends[-1] == extent or (may_end_before and ends[-1] < extent))
     if not covers or any(b < a for a, b in pairwise([0, *ends])):
         raise RuntimeError(
-            f"npu_grouped_matmul: the ends in group_list must not decrease, and must end with {extent}, but are {ends}"
+            f"npu_grouped_matmul: the ends in group_list must not decrease, and the last end must be {extent}, but "
+            f"the ends are {ends}"
         )
     return ends
 
@@ -944,7 +949,9 @@ def _rows(
 ) -> list[Tensor]:
     weights = list(weight[0]) if len(weight) == 1 and weight[0].dim() == 3 else list(weight)
     if len(weights) != len(bounds):
-        raise RuntimeError(f"npu_grouped_matmul: there are {len(bounds)} groups, but {len(weights)} weights")
+        raise RuntimeError(
+            f"npu_grouped_matmul: expected one weight for each of {len(bounds)} groups, but got {len(weights)} weights"
+        )
     biases = None if bias is None else (list(bias[0]) if len(bias) == 1 and bias[0].dim() == 2 else list(bias))
     return [
         _product(x[start:end], w, None if biases is None else biases[i])

@@ -95,7 +95,7 @@ def npu_scatter_pa_kv_cache(
     """
     name = "npu_scatter_pa_kv_cache"
     if cache_mode != "Norm":
-        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement cache_mode {cache_mode}")
     check_half(name, "key", key)
     if slot_mapping.dtype not in (torch.int32, torch.int64):
         raise RuntimeError(f"{name}: slot_mapping must be int32 or int64, but is {slot_mapping.dtype}")
@@ -107,11 +107,14 @@ def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
     if slots.dtype != torch.int32:
         raise RuntimeError(f"{name}: slot_indices must be int32, but is {slots.dtype}")
     if tensor.dtype != cache.dtype:
-        raise RuntimeError(f"{name}: the cache is {cache.dtype}, but the tensor to write is {tensor.dtype}")
+        raise RuntimeError(
+            f"{name}: the cache and the tensor to write must have the same dtype, but the cache is {cache.dtype}, and "
+            f"the tensor is {tensor.dtype}"
+        )
     if cache.dim() != 4 or tensor.shape[1:] != cache.shape[2:] or slots.numel() > tensor.shape[0]:
         raise RuntimeError(
             f"{name}: expected [tokens, heads, size], a cache [blocks, block size, heads, size] and a slot for each "
-            f"token, but got {tuple(tensor.shape)}, {tuple(cache.shape)} and {tuple(slots.shape)}"
+            f"token, but got shapes {tuple(tensor.shape)}, {tuple(cache.shape)}, and {tuple(slots.shape)}"
         )
     flat, places = cache.view(-1, *cache.shape[2:]), slots.flatten().long()
     kept = places >= 0
@@ -140,10 +143,10 @@ def npu_interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     for what, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         check_half(name, what, tensor)
         if tensor.dim() != 4 or tensor.shape[-1] != _ROPE:
-            raise RuntimeError(f"{name}: {what} must have the shape [B,N,S,{_ROPE}], but has {tuple(tensor.shape)}")
+            raise RuntimeError(f"{name}: {what} must have shape [B,N,S,{_ROPE}], but has shape {tuple(tensor.shape)}")
     if cos.shape != sin.shape or cos.shape[1] != 1 or cos.shape[2] not in (1, x.shape[2]):
         raise RuntimeError(
-            f"{name}: cos and sin must have the shape [B,1,S or 1,{_ROPE}], but have {tuple(cos.shape)} and "
+            f"{name}: cos and sin must have shape [B,1,S or 1,{_ROPE}], but have shapes {tuple(cos.shape)} and "
             f"{tuple(sin.shape)}"
         )
     (rotated,) = without_formula(name, (x, cos, sin), lambda: (_rotated(x, cos, sin),))
@@ -181,24 +184,25 @@ def npu_kv_rmsnorm_rope_cache(
     """
     name = "npu_kv_rmsnorm_rope_cache"
     if cache_mode not in ("PA", "PA_BNSD"):
-        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement cache_mode {cache_mode}")
     check_half(name, "kv", kv)
     if kv.dim() != 4 or kv.shape[1] != 1 or kv.shape[-1] != _LATENT + _ROPE:
-        raise RuntimeError(f"{name}: kv must have the shape [B,1,S,{_LATENT + _ROPE}], but has {tuple(kv.shape)}")
+        raise RuntimeError(f"{name}: kv must have shape [B,1,S,{_LATENT + _ROPE}], but has shape {tuple(kv.shape)}")
     if gamma.dim() != 1:
-        raise RuntimeError(f"{name}: gamma must have the shape [{_LATENT}], but has {tuple(gamma.shape)}")
+        raise RuntimeError(f"{name}: gamma must have shape [{_LATENT}], but has shape {tuple(gamma.shape)}")
     for what, tensor in (("cos", cos), ("sin", sin)):
         if tensor.dim() != 4:
-            raise RuntimeError(f"{name}: {what} must have the shape [B,1,S,{_ROPE}], but has {tuple(tensor.shape)}")
+            raise RuntimeError(f"{name}: {what} must have shape [B,1,S,{_ROPE}], but has shape {tuple(tensor.shape)}")
     if index.dtype != torch.int64 or index.numel() != kv.shape[0] * kv.shape[2]:
         raise RuntimeError(
-            f"{name}: index must be int64 [{kv.shape[0] * kv.shape[2]}], but is {index.dtype} {tuple(index.shape)}"
+            f"{name}: index must have dtype int64 and shape [{kv.shape[0] * kv.shape[2]}], but has dtype "
+            f"{index.dtype} and shape {tuple(index.shape)}"
         )
     for what, cache, width in (("k_cache", k_cache, _ROPE), ("ckv_cache", ckv_cache, _LATENT)):
         if cache.dim() != 4 or tuple(cache.shape[2:]) != (1, width) or cache.dtype != kv.dtype:
             raise RuntimeError(
-                f"{name}: {what} must be [blocks,block size,1,{width}] in {kv.dtype}, but is {tuple(cache.shape)} in "
-                f"{cache.dtype}"
+                f"{name}: {what} must have shape [blocks,block size,1,{width}] and dtype {kv.dtype}, but has shape "
+                f"{tuple(cache.shape)} and dtype {cache.dtype}"
             )
     with torch.no_grad():
         latent, rope = kv.split([_LATENT, _ROPE], dim=-1)
@@ -280,12 +284,11 @@ def npu_ring_mla_out(
     if q_nope.shape[1] != head_num or k_nope.shape[1] != kv_head_num:
         raise RuntimeError(
             f"{name}: expected queries with {head_num} heads and keys with {kv_head_num} heads, but got "
-            f"{q_nope.shape[1]} and "
-            f"{k_nope.shape[1]}"
+            f"{q_nope.shape[1]} and {k_nope.shape[1]} heads"
         )
     if not first and (pre_out is None or prev_lse is None):
         raise RuntimeError(
-            f"{name}: with calc_type_default, pre_out and prev_lse must be given, because the result is added to them"
+            f"{name}: calc_type_default requires pre_out and prev_lse, because the result is merged with them"
         )
     asked, had = seqlen.tolist() if seqlen.dim() == 2 else (seqlen.tolist(), seqlen.tolist())
     query, key = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, k_rope], -1)
@@ -419,13 +422,13 @@ def npu_fused_infer_attention_score(
     """
     key_heads = num_key_value_heads or num_heads
     if (query_rope is None) != (key_rope is None):
-        raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope must be given together")
+        raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope must be passed together")
     layout, result = layouts(input_layout)
     _check(sparse_mode, num_heads, key_heads)
     if query.dim() != (3 if layout in ("BSH", "TND") else 4):
         raise RuntimeError(
             f"npu_fused_infer_attention_score: query has {query.dim()} dimensions, which does not "
-            f"fit the layout {input_layout}"
+            f"match the layout {input_layout}"
         )
     if block_table is None and value.dim() != query.dim():
         raise RuntimeError(
@@ -554,15 +557,15 @@ def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) 
     if len(out) != 2:
         raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but has {len(out)}")
     for given, result in zip(out, results, strict=True):
-        # If the log-sum-exp was not asked for, it is empty, and nothing is written to it.
+        # If the log-sum-exp was not requested, it is empty, and nothing is written to it.
         if result.numel() == 0:
             continue
         if given.numel() != result.numel() or given.dtype != result.dtype:
             raise RuntimeError(
-                f"{name}.out: expected a tensor of {result.dtype} {tuple(result.shape)}, but got one of {given.dtype} "
-                f"{tuple(given.shape)}"
+                f"{name}.out: expected a tensor with dtype {result.dtype} and shape {tuple(result.shape)}, but got "
+                f"dtype {given.dtype} and shape {tuple(given.shape)}"
             )
-        # The kernel too writes its own layout into that memory.
+        # The kernel also writes its own layout into that memory.
         given.view(-1).copy_(result.reshape(-1))
     return out[0], out[1]
 
@@ -586,7 +589,7 @@ def _npu_fused_infer_attention_score_v2_get_max_workspace(query: Tensor, **_give
 def _check(mode: int, heads: int, key_heads: int) -> None:
     name = "npu_fused_infer_attention_score"
     if not 0 <= mode <= 4:
-        raise NotImplementedError(f"{name}: sparse_mode must be 0 to 4 on the virtual Ascend, but is {mode}")
+        raise NotImplementedError(f"{name}: virtual-ascend implements only sparse_mode 0 to 4, but got {mode}")
     if heads <= 0:
         raise RuntimeError(f"{name}: num_heads must be greater than 0, but is {heads}")
     if heads % key_heads:

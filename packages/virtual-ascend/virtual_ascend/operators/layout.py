@@ -158,5 +158,5 @@ def dtype_of(operator: str, dtype: int | torch.dtype) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in _DTYPES:
-        raise NotImplementedError(f"{operator}: dtype {dtype} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{operator}: virtual-ascend does not implement dtype {dtype}")
     return _DTYPES[dtype]

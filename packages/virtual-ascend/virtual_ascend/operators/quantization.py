@@ -46,16 +46,16 @@ def npu_dynamic_quant(
     }
     for what, asked in others.items():
         if asked:
-            raise NotImplementedError(f"{name}: {what} is not implemented by the virtual Ascend")
+            raise NotImplementedError(f"{name}: virtual-ascend does not implement {what}")
     if input.dtype not in (torch.float16, torch.bfloat16) or input.dim() < 2:
         raise RuntimeError(
-            f"{name}: input must be float16 or bfloat16 and have at least 2 dimensions, but is "
-            f"{tuple(input.shape)} in {input.dtype}"
+            f"{name}: input must have at least 2 dimensions and dtype float16 or bfloat16, but has shape "
+            f"{tuple(input.shape)} and dtype {input.dtype}"
         )
     if smooth_scales is not None and (smooth_scales.shape != input.shape[-1:] or smooth_scales.dtype != input.dtype):
         raise RuntimeError(
-            f"{name}: smooth_scales must be [{input.shape[-1]}] in {input.dtype}, but is "
-            f"{tuple(smooth_scales.shape)} in {smooth_scales.dtype}"
+            f"{name}: smooth_scales must have shape [{input.shape[-1]}] and dtype {input.dtype}, but has shape "
+            f"{tuple(smooth_scales.shape)} and dtype {smooth_scales.dtype}"
         )
 
     def compute() -> tuple[Tensor, ...]:
@@ -93,7 +93,7 @@ def npu_quantize(
     """
     name = "npu_quantize"
     if dtype not in _QINT8:
-        raise NotImplementedError(f"{name}: dtype {dtype} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement dtype {dtype}")
     if not -input.dim() <= axis < input.dim():
         raise RuntimeError(f"{name}: axis {axis} is out of range for an input with {input.dim()} dimensions")
     along = axis if div_mode else -2 if axis == -2 else -1
@@ -107,7 +107,7 @@ def npu_quantize(
             raise RuntimeError(f"{name}: zero_points must be one of {allowed}, but are {zero_points.dtype}")
         if not div_mode and zero_points.shape != scales.shape:
             raise RuntimeError(
-                f"{name}: zero_points must have the shape of scales, {tuple(scales.shape)}, but have "
+                f"{name}: zero_points must have the same shape as scales, {tuple(scales.shape)}, but has shape "
                 f"{tuple(zero_points.shape)}"
             )
     form = [1] * input.dim()
@@ -116,8 +116,8 @@ def npu_quantize(
     def spread(what: str, given: Tensor) -> Tensor:
         if given.shape not in ((1,), (form[along],)) and list(given.shape) not in (form, [1] * input.dim()):
             raise RuntimeError(
-                f"{name}: {what} must be [{form[along]}], [1] or {form} for axis {axis} of {tuple(input.shape)}, but "
-                f"are {tuple(given.shape)}"
+                f"{name}: {what} must have shape [{form[along]}], [1], or {form} for axis {axis} of an input with "
+                f"shape {tuple(input.shape)}, but has shape {tuple(given.shape)}"
             )
         shape = [1] * input.dim()
         shape[along] = -1

@@ -76,17 +76,17 @@ def npu_fusion_attention_grad(
         NotImplementedError: dropout, or a feature that the forward operator does not implement, is requested.
     """
     if keep_prob != 1:  # the scores that the forward pass dropped are not known here
-        raise NotImplementedError("npu_fusion_attention_grad: keep_prob is not implemented by the virtual Ascend")
+        raise NotImplementedError("npu_fusion_attention_grad: virtual-ascend does not implement keep_prob")
     if softmax_max is None or softmax_sum is None or attention_in is None:
-        raise RuntimeError("npu_fusion_attention_grad: softmax_max, softmax_sum and attention_in must be given")
+        raise RuntimeError("npu_fusion_attention_grad: softmax_max, softmax_sum, and attention_in are required")
     layout = layout_of(input_layout)
     how = How(scale_value, 1.0, pse, sink)
     rule = rule_of(sparse_mode, atten_mask, pre_tockens, next_tockens, prefix, packed=layout is Layout.TND)
     check(query, key, value, head_num, layout, how)
     if dy.shape != attention_in.shape:
         raise RuntimeError(
-            f"npu_fusion_attention_grad: dy has the shape {tuple(dy.shape)}, but attention_in has "
-            f"{tuple(attention_in.shape)}"
+            f"npu_fusion_attention_grad: dy and attention_in must have the same shape, but dy has shape "
+            f"{tuple(dy.shape)}, and attention_in has shape {tuple(attention_in.shape)}"
         )
     known = _Known(attention_in, softmax_max[..., :1], softmax_sum[..., :1])
 
@@ -225,7 +225,8 @@ def _check_update(
         )
     if softmax_layout not in ("", layout):
         raise NotImplementedError(
-            f"{name}: input_softmax_layout {softmax_layout!r} with {layout!r} is not implemented by the virtual Ascend"
+            f"{name}: virtual-ascend does not implement input_softmax_layout {softmax_layout!r} with input_layout "
+            f"{layout!r}"
         )
     first, second = attentions
     if first.shape != second.shape or first.dtype != second.dtype or first.dim() != 3:
@@ -237,7 +238,8 @@ def _check_update(
     shape = statistics[0].shape
     if any(tensor.shape != shape or tensor.dtype is not torch.float32 for tensor in statistics) or shape[-1:] != (8,):
         raise RuntimeError(
-            f"{name}: the softmax tensors must be float32 and have the same shape, whose last dimension is 8"
+            f"{name}: the softmax tensors must be float32 and have the same shape, with a last dimension of 8, but "
+            f"got {', '.join(f'{tensor.dtype} {tuple(tensor.shape)}' for tensor in statistics)}"
         )
     packed = layout == "TND"
     if len(shape) != (3 if packed else 4):

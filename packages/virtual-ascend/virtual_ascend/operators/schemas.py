@@ -50,7 +50,7 @@ class Restriction:
     operator: str
     before: str
     applies: Callable[[Given], bool]
-    """Whether these arguments are refused."""
+    """Returns whether these arguments are rejected."""
     message: str
 
 
@@ -104,13 +104,13 @@ class _Recorded(TypedDict):
     operators: dict[str, dict[str, list[str]]]
     """The schemas by operator and first version; an empty list if the operator was removed in that version."""
     atb: dict[str, dict[str, dict[str, str]]]
-    """The schema by place (torch_npu, torch_npu.atb), operator, and first version; empty if no wheel shows it."""
+    """The schema by module (torch_npu, torch_npu.atb), operator, and first version; empty if no wheel contains it."""
 
 
 RECORDED = Path(__file__).with_name("schemas.json")
 
 
-# The errors of Python and torch for arguments that a real operator would refuse by itself.
+# The errors of Python and torch for arguments that a real operator would itself reject.
 _REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # The operators that FX traces step by step. The first five return shapes that depend on values, and the shapes of
 # attention's results depend on how it is computed. The casts may return their argument. AdamW writes into its
@@ -285,7 +285,7 @@ def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
     """
     import torch
 
-    # torch leaves out arguments that equal the schema's defaults. In some versions our function has other defaults.
+    # torch omits arguments that equal the schema's defaults. In some versions, our function has other defaults.
     names = [argument.name for argument in schema.arguments]
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     own = inspect.signature(function).parameters
@@ -300,7 +300,7 @@ def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
             value = given.pop(name)
             if value is not None and (isinstance(value, torch.Tensor) or value != defaults.get(name)):
                 operator = schema.name.partition("::")[2]
-                raise NotImplementedError(f"{operator}: {name} is not implemented by the virtual Ascend")
+                raise NotImplementedError(f"{operator}: virtual-ascend does not implement {name}")
         results = captures.call(schema.name, function, given)
         # Later versions append more results.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results
@@ -321,6 +321,6 @@ def _guarded(name: str, function: Operator, version: str, host: Sequence[str] = 
             return function(**given)
         except _REFUSED as error:
             # A program that catches the errors of real operators must catch these, too.
-            raise RuntimeError(f"{name}: the arguments do not fit: {error}") from error
+            raise RuntimeError(f"{name}: the arguments are invalid: {error}") from error
 
     return call

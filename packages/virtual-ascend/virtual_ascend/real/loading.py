@@ -135,7 +135,7 @@ def _refuse_phantoms(settings: Settings) -> None:
         phantom = variables.PHANTOM
         raise SettingError(
             subject=f"{phantom.name}={phantom.text()}",
-            expected="the virtual Ascend's own torch_npu, because the installed torch_npu cannot make phantom tensors",
+            expected="virtual-ascend's own torch_npu, because the installed one does not support phantom tensors",
             found="the installed torch_npu",
             fix=f"unset {phantom.name}, or set {variables.TORCH_NPU.name}=ours",
         )
@@ -148,7 +148,8 @@ def _refuse_cann() -> None:
         return
     raise RealAscendError(
         subject="virtual NPUs with the installed torch_npu",
-        expected="a process in which no library of CANN is loaded",
-        found=f"CANN's {found._name}",
-        fix="unset VIRTUAL_ASCEND to use the real NPUs, or start a shell in which CANN's set_env.sh is not sourced",
+        expected="a process without CANN libraries",
+        found=f"the CANN library {found._name}",
+        fix="to use the real NPUs, unset VIRTUAL_ASCEND; to use virtual NPUs, start a shell that does not source "
+        "CANN's set_env.sh",
     )

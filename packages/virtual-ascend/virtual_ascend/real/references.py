@@ -42,7 +42,7 @@ def _attention_options(options: dict[str, object]) -> dict[str, object]:
     renamed = {_RENAMED.get(name, name): value for name, value in options.items()}
     for name in ("query_rope", "key_rope", "padding_mask"):
         if renamed.get(name) is not None:
-            raise NotImplementedError(f"npu_fusion_attention: {name} is not implemented by the virtual Ascend")
+            raise NotImplementedError(f"npu_fusion_attention: virtual-ascend does not implement {name}")
     lengths = {name: value.tolist() for name, value in renamed.items() if name in _LENGTHS and is_tensor(value)}
     return {name: value for name, value in (renamed | lengths).items() if name in _ATTENTION}
 
@@ -236,7 +236,7 @@ def _overloads(namespace: str, name: str) -> list[torch._ops.OpOverload]:
     if packet is None:
         return []
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    # Variants that write into a result of the caller are left out.
+    # Variants that write into a result of the caller are omitted.
     return [o for o in overloads if o._schema.overload_name == wanted or (not wanted and not _writes(o._schema))]
 
 

@@ -149,9 +149,9 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         raise BuildError(
-            subject="a virtual Ascend for the real torch_npu",
+            subject="virtual NPUs with the installed torch_npu",
             found="torch is not installed in the environment that has torch_npu",
-            fix="install the torch that this torch_npu requires",
+            fix="install the torch version that this torch_npu requires",
         )
     needs = wheel.read_needs(package, Path(torch.origin).parent / "lib")
     _link(work / _HCCL, [_SOURCES / "hccl.cpp"])

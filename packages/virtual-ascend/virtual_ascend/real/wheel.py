@@ -97,14 +97,14 @@ def _run(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
         raise BuildError(
-            subject="a virtual Ascend for the real torch_npu",
+            subject="virtual NPUs with the installed torch_npu",
             found=f"the program {command[0]} is not installed",
             fix="install binutils, for example with apt-get install binutils",
         ) from None
     except subprocess.CalledProcessError as error:
         raise BuildError(
             subject=f"reading {command[-1]}",
-            expected="a complete library of torch_npu",
+            expected="an intact torch_npu library",
             found=" ".join(str(error.stderr).split())[:300] or f"status {error.returncode}",
-            fix="install torch_npu again",
+            fix="reinstall torch_npu",
         ) from error

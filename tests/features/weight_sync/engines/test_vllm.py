@@ -246,7 +246,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 @pytest.mark.usefixtures("used")
 def test_a_lost_switch_is_an_error() -> None:
-    with pytest.raises(WeightSyncError, match="running with False, which another engine"):
+    with pytest.raises(WeightSyncError, match="another engine in this process has already set False"):
         refuse_lost_rl_mode(runner(GIVEN))
 
 

@@ -48,8 +48,8 @@ def test_a_job_goes_on_or_ends_as_the_user_chose(
     monkeypatch.setenv("VERL_NPU_OLD_ANSWERS", wanted)
     batch = SimpleNamespace(tags=[tag(9, 2)])
     if wanted == "error":
-        with pytest.raises(TransferError, match="from weights of step 8"):
+        with pytest.raises(TransferError, match="with the weights of step 8"):
             name_answers_by_old_weights(lambda buffer: batch, object())
     else:
         assert name_answers_by_old_weights(lambda buffer: batch, object()) is batch
-        assert "from weights of step 8" in capsys.readouterr().err
+        assert "with the weights of step 8" in capsys.readouterr().err

@@ -184,7 +184,9 @@ def test_without_that_checkout_nothing_is_installed(
     monkeypatch.setenv(pins.SOURCE, str(tmp_path / named) if named else "")
     monkeypatch.setenv("VERL_NPU_VENVS", str(tmp_path / "venvs"))
     recipe = environment.Recipe(pins.PINS["796871d7"], None, "4.55.4", virtual=True, rollout="vllm-ascend")
-    with pytest.raises(BadInput, match=r"expected VERL_NPU_VLLM_ASCEND_SOURCE to be the path of a vllm-ascend checkout"):
+    with pytest.raises(
+        BadInput, match=r"expected VERL_NPU_VLLM_ASCEND_SOURCE to be the path of a vllm-ascend checkout"
+    ):
         environment.make(recipe)
     assert not (tmp_path / "venvs").exists()
 

@@ -17,7 +17,7 @@ from virtual_ascend.device.extension import extension
 
 __all__ = ["rebuild_npu_tensor"]
 
-_PHANTOM = b"phantom"  # marks a phantom, in place of the shared memory manager
+_PHANTOM = b"phantom"  # marks a phantom, instead of the shared memory manager
 
 _shared: dict[
     int, tuple[reductions.StorageWeakRef, tuple[bytes, bytes, int]]
@@ -58,8 +58,8 @@ def _receive(manager: bytes, name: bytes, size: int, device: int) -> torch.Untyp
         phantom = torch.empty(size, dtype=torch.uint8, device=f"npu:{device}")
         if not extension().is_phantom(phantom):
             raise RuntimeError(
-                f"received a phantom of {size} bytes from a process with a lower VIRTUAL_ASCEND_PHANTOM: set the same "
-                "value in all processes"
+                f"received a phantom tensor, which has no values, of {size} bytes from a process with a lower "
+                "VIRTUAL_ASCEND_PHANTOM: set the same value in all processes"
             )
         whole: torch.UntypedStorage = phantom.untyped_storage()
         _received[name, device] = reductions.StorageWeakRef(whole)

@@ -44,7 +44,7 @@ def _get_device_index(device: Place = None, optional: bool = True, allow_cpu: bo
     """
     if device is None:
         if not optional:
-            raise ValueError("expected an NPU with an index; found None")
+            raise ValueError("expected an NPU with an index, such as npu:0; found None")
         return current_device()
     if isinstance(device, bool) or not isinstance(device, int | str | torch.device):
         raise ValueError(f"expected an NPU (int, str or torch.device); found {device!r}")

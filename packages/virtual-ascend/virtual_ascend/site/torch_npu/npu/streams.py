@@ -31,7 +31,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
         if identity:
             if identity.get("device_type") != _DEVICE_TYPE:
                 raise RuntimeError(
-                    f"expected a stream of an NPU (device type {_DEVICE_TYPE}); found device type "
+                    f"expected an NPU stream (device type {_DEVICE_TYPE}); found device type "
                     f"{identity.get('device_type')}"
                 )
             _C.check_index(identity.get("device_index", -1))
@@ -65,15 +65,13 @@ class Stream(torch.Stream):  # type: ignore[misc]
 class Event(torch.Event):  # type: ignore[misc]
     """A point in time on an NPU."""
 
-    # torch.Event.elapsed_time refuses a subclass of torch.Event as the end, so the time is kept here.
+    # torch.Event.elapsed_time rejects a subclass of torch.Event as the end, so the time is kept here.
     _timed: bool
     _recorded_at: int | None
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
         if interprocess:
-            raise NotImplementedError(
-                "torch_npu.npu.Event(interprocess=True) is not implemented by the virtual Ascend"
-            )
+            raise NotImplementedError("virtual-ascend does not implement torch_npu.npu.Event(interprocess=True)")
         event: Event = super().__new__(
             cls, device=torch.device("npu", current_device()), enable_timing=enable_timing, blocking=blocking
         )
