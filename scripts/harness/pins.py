@@ -52,7 +52,7 @@ class Engine:
     transformers: str = ""
     """The version of transformers for this engine, if it differs from the pin's version."""
     mode: str = "async"
-    """The value of `rollout.mode` with which the pin's verl runs this engine."""
+    """The value of `rollout.mode` that the pin's verl uses for this engine."""
     graphs: bool = False
     """True if the engine captures graphs on virtual NPUs (simulation/graphs.py)."""
 

@@ -27,7 +27,7 @@ def arguments(plan: Plan) -> list[str]:
     settings: dict[str, object] = {
         # The recipe's own path is relative to the working directory of the job.
         "hydra.searchpath": f"[file://{plan.checkout / 'verl' / 'trainer' / 'config'}]",
-        # More prompts than a step takes, as in upstream's scripts, because groups with equal rewards are left out.
+        # More prompts than a step takes, as in upstream's scripts, because groups with equal rewards are omitted.
         "data.gen_batch_size": 2 * grpo.PROMPTS,
         "algorithm.filter_groups.enable": True,
         "algorithm.filter_groups.metric": "seq_reward",

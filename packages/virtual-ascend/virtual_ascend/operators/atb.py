@@ -284,7 +284,7 @@ def _one(
     queries, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
     bias = keep = None
     if mask is not None and (added or mask.dtype == torch.float16):
-        # `attend` multiplies the bias by the scale, too.
+        # `attend` also multiplies the bias by the scale.
         bias = mask.float() / scale
     elif mask is not None:
         keep = mask == 0

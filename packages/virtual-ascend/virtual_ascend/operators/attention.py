@@ -78,7 +78,7 @@ _TEMPLATES = {SparseMode.PREFIX_COMPRESSED: (3072, 2048)}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The masking rule of an attention call, independent of the size of the block to which it is applied."""
+    """The masking rule of an attention call. It does not depend on the size of the block that it is applied to."""
 
     mode: SparseMode
     mask: Tensor | None

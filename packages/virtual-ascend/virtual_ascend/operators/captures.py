@@ -133,8 +133,7 @@ def _is_captured(given: Mapping[str, object]) -> bool:
 
 
 def _replaced(value: object, place: Callable[[torch.Tensor], object]) -> object:
-    """Return a copy of an argument in which `place` has replaced the NPU tensors. The caller cannot change this
-    copy."""
+    """Return a copy of an argument, with its NPU tensors replaced by `place`. The caller cannot change this copy."""
     if isinstance(value, torch.Tensor):
         return place(value) if value.device.type == "npu" else value.clone()
     if isinstance(value, list | tuple):

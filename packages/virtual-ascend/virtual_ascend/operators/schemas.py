@@ -320,7 +320,7 @@ def _guarded(name: str, function: Operator, version: str, host: Sequence[str] = 
         try:
             return function(**given)
         except _REFUSED as error:
-            # A program that catches the errors of real operators must catch these, too.
+            # A program that catches the errors of real operators must also catch these errors.
             raise RuntimeError(f"{name}: the arguments are invalid: {error}") from error
 
     return call

@@ -270,7 +270,7 @@ def _experts(paths: Sequence[str], layer: Any, leaf: str, projections: Sequence[
 
 
 def _expert_numbers(layer: Any, count: int) -> tuple[list[int], list[int]]:
-    """Return the numbers of this rank's experts, in the order in which it holds them, and the numbers of other ranks'
+    """Return the numbers of this rank's experts, in the order of its weights, and the numbers of other ranks'
     experts."""
     places = getattr(layer, "expert_map", None)
     if places is None:

@@ -1,4 +1,4 @@
-"""Patches of verl's own HCCL checkpoint engine, which syncs weights from v0.7.1 on.
+"""Patches of verl's own HCCL checkpoint engine, which syncs weights in v0.7.1 and later.
 
 With VERL_NPU_WEIGHT_SYNC_CHECK, the patches also check that the sent weights arrived and that the engine holds them.
 """

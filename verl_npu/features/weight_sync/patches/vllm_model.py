@@ -132,7 +132,7 @@ def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -
     from ..engines.vllm import captures_graphs
 
     model = manager.model_runner.model
-    # This replaces the loader permanently, so it must come before our temporary replacement.
+    # This replaces the loader permanently, so it must come before the temporary replacement below.
     refresh_copies_on_load(model)
     held, upstreams = vars(model).get(_LOAD), model.load_weights
     loads: list[tuple[Proof, list[str]]] = []

@@ -34,7 +34,7 @@ def _share(tensor: torch.Tensor) -> tuple[bytes, bytes, int] | None:
     known = _shared.get(storage.data_ptr())
     if known is None or known[0].expired():
         if extension().is_phantom(tensor):
-            # A phantom shares only its size. The name lets tensors that share a storage share it there, too.
+            # A phantom shares only its size. By the name, tensors that share a storage also share it in the receiver.
             name = f"{os.getpid()}-{storage.data_ptr()}".encode()
             handle = (_PHANTOM, name, storage.nbytes())
             _shared[storage.data_ptr()] = (reductions.StorageWeakRef(storage), handle)
