@@ -91,7 +91,7 @@ class Number(Variable):
 
 NPUS = Number(
     "VIRTUAL_ASCEND",
-    "how many virtual NPUs this machine has; 0 is none",
+    "the number of virtual NPUs on this machine; 0 means none",
     unit="NPUs",
     default="0",
     least=0,
@@ -108,7 +108,7 @@ MEMORY = Number(
 )
 PHANTOM = Number(
     "VIRTUAL_ASCEND_PHANTOM",
-    "the size from which a virtual NPU's tensor is a phantom, which is counted but not computed; 0 is none",
+    "the minimum size of a phantom, which is a tensor that is counted but not computed; 0 disables phantoms",
     unit="MiB",
     default="0",
     least=0,
@@ -128,7 +128,7 @@ GRAPHS = Choice(
 )
 FAULTS = Variable(
     "VIRTUAL_ASCEND_FAULTS",
-    "failures that the virtual Ascend causes, such as die:collective=3:rank=1; see docs/virtual-npus.md",
+    "failures that virtual-ascend causes, such as die:collective=3:rank=1; see docs/virtual-npus.md",
     expected="faults separated by commas",
 )
 TORCH_NPU = Choice(
@@ -139,25 +139,25 @@ TORCH_NPU = Choice(
 )
 TORCH_NPU_VERSION = Variable(
     "VIRTUAL_ASCEND_TORCH_NPU_VERSION",
-    "the torch_npu that the virtual Ascend pretends to be",
+    "the torch_npu version that virtual-ascend emulates",
     expected="a version",
     default="2.7.1",
 )
 CANN_VERSION = Variable(
     "VIRTUAL_ASCEND_CANN_VERSION",
-    "the CANN that the virtual Ascend pretends to have",
+    "the CANN version that virtual-ascend emulates",
     expected="a version",
     default="8.3.RC1",
 )
 DRIVER_VERSION = Variable(
     "VIRTUAL_ASCEND_DRIVER_VERSION",
-    "the NPU driver that the virtual Ascend pretends to have",
+    "the NPU driver version that virtual-ascend emulates",
     expected="a version",
     default="25.2.0",
 )
 CACHE = Variable(
     "VIRTUAL_ASCEND_CACHE",
-    "the folder to which the virtual device is compiled; ~/.cache/virtual-ascend if it is not set",
+    "the folder for the compiled virtual device; ~/.cache/virtual-ascend if it is not set",
     expected="a folder",
 )
 
