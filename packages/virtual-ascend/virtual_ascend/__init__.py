@@ -1,4 +1,4 @@
-"""virtual-ascend: a PyTorch device called `npu` that computes on the CPU and speaks `hccl` over loopback.
+"""Virtual NPUs: a PyTorch device called `npu` that computes on the CPU and speaks `hccl` over loopback.
 
 The device is off unless `VIRTUAL_ASCEND=<number of NPUs>` is set. Everything that it computes is simulated: it shows
 whether a program runs on the `npu` device, but not the numerical results, the HCCL, or the speed of a real NPU.
