@@ -1,4 +1,4 @@
-"""`verl-npu doctor --hang`: tells what a hung job is waiting for."""
+"""`verl-npu doctor --hang`: reports what a hung job is waiting for."""
 
 from __future__ import annotations
 

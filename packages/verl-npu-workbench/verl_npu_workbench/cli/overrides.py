@@ -41,8 +41,8 @@ def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
 
 
 def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> None:
-    """Check overrides, which are given as text or as a script, and exit with status 0 if nothing is refused, or 1 if
-    an override is refused.
+    """Check overrides, which are specified as text or as a script, and exit. Exit status: 0 if nothing is refused; 1
+    if an override is refused.
 
     Raises click.UsageError if `revision` or `pin` is invalid, or if the script does not exist.
     """
@@ -65,8 +65,8 @@ def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:
 
 
 def _with_default_bridge(request: Request, pin: str | None) -> Request:
-    """Return the request with Megatron-Bridge, if that is the default of the pin's verl. The user's own setting
-    stays."""
+    """Return the request with Megatron-Bridge, if that is the default of the pin's verl. The user's own setting is
+    kept."""
     if pin is None or Version(pins()[pin].version) < _BRIDGE_IS_DEFAULT:
         return request
     return replace(request, section={"vanilla_mbridge": False, **request.section})

@@ -1,4 +1,4 @@
-"""`verl-npu plan`: tells whether a full-size job fits into its NPUs, and how long a step takes."""
+"""`verl-npu plan`: reports whether a full-size job fits into the memory of its NPUs, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def plan(
 def _print_history(
     commits: str, script: Path | None, arguments: tuple[str, ...], verl: Path | None, request: Request, as_json: bool
 ) -> Status:
-    """Plan at each commit of the range. Return FOUND if a commit moved the memory, or has no plan."""
+    """Plan the job at each commit of the range. Return FOUND if a commit changed the memory, or cannot be planned."""
     if verl is None:
         raise click.UsageError(_("--history also needs --verl CLONE, where CLONE is a clone of verl with its history"))
     # A script of the clone, or one that only its commits have, is the commit's own.

@@ -1,4 +1,4 @@
-"""`verl-npu prove`: an acceptance test of these NPUs that gives verdicts and bundles the results."""
+"""`verl-npu prove`: an acceptance test of this machine's NPUs that reports verdicts and bundles the results."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def _print(proof: Proof) -> None:
 
 
 def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
-    """Print the differences between two proofs. The returned status tells whether there are any."""
+    """Print the differences between two proofs. The returned status shows whether there are any differences."""
     lines = list(bundle.differences(old, new))
     others = list(corpus.compared(old.corpus, new.corpus))
     both = corpus.in_both(old.corpus, new.corpus)

@@ -1,4 +1,4 @@
-"""`verl-npu doctor --report`: writes one text with everything that somebody needs to know in order to help."""
+"""`verl-npu doctor --report`: writes a report with everything that somebody needs to know in order to help."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FENCE = "````"
 def print_report(
     logs: Sequence[Path], manifests: Path | None, output: Path | None, findings: Sequence[Finding], judged: _Judged
 ) -> None:
-    """Print the report as one text to paste, or write it to a file.
+    """Print the report as plain text that can be pasted into an issue, or write the report to a file.
 
     Raises SourceError if the manifests or a log cannot be read, or if the output file cannot be written.
     """

@@ -37,8 +37,7 @@ _TICKS = 5
 
 
 def render(state: State, console: Console, height: int | None = None, quiet: float = 0.0) -> RenderableType:
-    """Return the screen. It shows the oddities, the phases of a step, the latest numbers, and as many curves as there
-    is room for.
+    """Return the screen. It shows the anomalies, the phases of a step, the latest numbers, and as many curves as fit.
 
     With a `height`, the screen is limited to that many lines. `quiet` is the number of seconds since the log's last
     new line.

@@ -1,4 +1,4 @@
-"""`verl-npu setup`: prints how to install the environment of a pin, or how to run a job in containers."""
+"""`verl-npu setup`: prints the commands that install the environment of a pin, or that run a job in containers."""
 
 from __future__ import annotations
 
@@ -127,16 +127,16 @@ def setup(
     claims: tuple[str, ...],
     interface: str,
 ) -> None:
-    """Print how to install a pin of verl, or run a job in containers.
+    """Print the commands that install a pin of verl, or that run a job in containers.
 
     A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the installation
-    commands in order, each with the mistakes to avoid. The versions come from verl's documents for the pin or, with
-    --for image, from the container image that Ascend publishes. With --format docker-run, setup prints a `docker run`
-    command for one machine, with the devices and driver files that a container needs. With --format rayjob, setup
+    commands in order, each with notes on common mistakes. The versions come from verl's documentation for the pin or,
+    with --for image, from the container image that Ascend publishes. With --format docker-run, setup prints a `docker
+    run` command for one machine, with the devices and driver files that a container needs. With --format rayjob, setup
     prints a manifest for KubeRay; write the job's command after --. The manifest uses Volcano, so that the job gets
     either all machines at once or none. setup itself installs nothing and starts nothing.
 
-    Exit status: 0 if the result was printed or written; 2 if there is no such installation or container.
+    Exit status: 0 if the result was printed or written; 2 if the requested combination of options does not exist.
     """
     refuse_ignored(f"--format {form}", *(_CONTAINER_OPTIONS if form == "install" else _INSTALL_OPTIONS))
     if form == "install":

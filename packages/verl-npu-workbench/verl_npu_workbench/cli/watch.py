@@ -1,4 +1,4 @@
-"""`verl-npu watch`: shows a running training, and anything odd about it, in the terminal."""
+"""`verl-npu watch`: shows a training run, and any anomalies in it, in the terminal."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ _QUIET = 30.0
 
 
 def _states(follower: Follower, every: float) -> Iterator[State | None]:
-    """Yield the training's state whenever it is new, and None after each poll of the log that found nothing new. Stop
-    when the log can no longer grow."""
+    """Yield the state of the training run whenever the state is new, and None after each poll of the log that found
+    nothing new. Stop when the log can no longer grow."""
     began, read, heard = time.monotonic(), False, 0.0
     # If nobody has written to the log for long, say at once how the training ended.
     asks = began if quiet_of(follower) > _QUIET else began + _QUIET
@@ -178,7 +178,7 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:
-    """Print only what has not been printed yet. `told` holds what has been printed."""
+    """Print only the lines that have not been printed yet. `told` holds the lines that have been printed."""
     if as_json:
         click.echo(json.dumps(content(state)))
         return
@@ -195,7 +195,7 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
 
 
 def _summary(state: State) -> list[str]:
-    """Return a line about the step, and a line about each oddity."""
+    """Return a line about the step, and a line about each anomaly."""
     parts = [_("step {step}").format(step=state.step)]
     for metric in (REWARD, LOSS, STALENESS, DROPPED):
         value = metric.of(state.log).get(state.step)
