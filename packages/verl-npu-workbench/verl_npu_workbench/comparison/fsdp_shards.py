@@ -41,7 +41,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _model_name(name: str) -> str:
-    """Return a tensor's name in the merged model. There, the base model and its LoRA adapter are separate files."""
+    """Return a tensor's name in the merged model, where the base model and its LoRA adapter are separate files."""
     if "lora_" in name:
         return name.replace(".default.weight", ".weight")
     return name.removeprefix(_WRAPPED).replace(".base_layer.weight", ".weight").replace(".base_layer.bias", ".bias")
@@ -73,8 +73,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _whole(parts: Sequence[Any]) -> Any:
-    """Assemble a tensor from the parts on all ranks, using the tensor's own device mesh and placements. Return None if
-    the parts do not fit together."""
+    """Assemble a tensor from the parts on all ranks, using the tensor's own device mesh and placements. Return the
+    tensor, or None if the parts do not fit together."""
     import torch
     from torch.distributed.tensor import DTensor
 

@@ -28,7 +28,7 @@ _COLUMNS = 3
 
 
 def draw(made: Comparison, path: Path) -> None:
-    """Draw all metrics into one PNG file."""
+    """Draw all metrics in one PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -114,7 +114,7 @@ def _clean_svg(text: str, description: str) -> str:
 
 
 def page(made: Comparison) -> str:
-    """Return a comparison as one HTML page."""
+    """Render a comparison as a single HTML page."""
     return render("comparison.html", made=made, sides=list(_sides(made)), spans=spans, number=number, svg=svg)
 
 
@@ -133,7 +133,7 @@ def _sides(made: Comparison) -> Iterable[str]:
 
 
 def describe_common(common: Sequence[int]) -> str:
-    """Return a sentence about the steps that two logs share."""
+    """Return a sentence about the steps that both logs contain."""
     text = ngettext("{count} step is in both: {spans}", "{count} steps are in both: {spans}", len(common))
     return text.format(count=len(common), spans=spans(common) or _("none"))
 
