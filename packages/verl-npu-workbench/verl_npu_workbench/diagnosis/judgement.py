@@ -1,9 +1,9 @@
 """Finds the root among the errors of a log, and the process in which the failure began.
 
 Once an error has occurred, many others usually follow: other processes pass it on, and other ranks report that they
-waited in vain. Errors are therefore ordered by how much their text tells about the cause. Among equals, the earliest
-wins. If both errors have a time written by CANN or torch_npu, the times decide; otherwise, their order in the log
-does.
+waited in vain. Errors are therefore ordered by how precisely their text identifies the cause. Among equally precise
+errors, the earliest is chosen. If both errors have a timestamp from CANN or torch_npu, the timestamps determine which
+is earlier; otherwise, their order in the log does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ line that looks like an error may mean anything."""
 
 
 class Conclusion(enum.Enum):
-    """The conclusion from a log."""
+    """The conclusion drawn from a log."""
 
     CAUSE = "cause"
     """A rule names the cause."""
@@ -59,7 +59,7 @@ class Conclusion(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoggedError:
-    """An error of a log, with its rule and finding."""
+    """An error from a log, with the rule that matched the error and the resulting finding."""
 
     event: Event
     rule: LogRule | None
@@ -78,7 +78,7 @@ class LoggedError:
 
     @property
     def name(self) -> str:
-        """The code of the rule that matches the error. The value is empty if no rule matches."""
+        """The code of the rule that matches the error, or an empty string if no rule matches."""
         return self.rule.code if self.rule else ""
 
 
@@ -162,8 +162,8 @@ def _error(event: Event, known: tuple[LogRule, Finding] | None) -> LoggedError:
 
 
 def _guessed(root: LoggedError, rules: Sequence[LogRule]) -> LoggedError:
-    """Return the root, with a guess at its kind if no rule matches it. Other errors get no guess, because there may be
-    many."""
+    """Return the root, with a guess at its kind if no rule matches it. Other errors get no guess, because there can be
+    many of them."""
     known = None if root.rule else _known(root.event, [each for each in rules if each.precision is Precision.GUESS])
     if known is None:
         return root
@@ -278,7 +278,7 @@ def _first(findings: Sequence[LoggedError], clocks: Clocks) -> LoggedError:
 
 
 def _moment(error: LoggedError, clocks: Clocks) -> float | None:
-    """Return the time of an error in seconds, converted to the clock of the log's own host. None if the time is
+    """Return the time of an error in seconds, converted to the clock of the log's own host, or None if the time is
     unknown."""
     moment = seconds(error.event.moment)
     process = error.event.process
@@ -322,7 +322,7 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
     """Diagnose all logs of a job together.
 
     Raises:
-        SourceError: a log cannot be read, or a folder has none.
+        SourceError: a log cannot be read, or a folder contains no logs.
     """
     files = [file for each in paths for file in _files(each)]
     reports = [faults_of(file) for file in files]
@@ -337,7 +337,7 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
 
 
 def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]) -> _Reading:
-    """Read a log, or take the faults from a report of ascend-fd."""
+    """Read a log, or take the faults from an ascend-fd report."""
     if faults is not None:
         return _Reading(Progress(log=str(path), lines=len(faults)), tuple(_reported(each, rules) for each in faults))
     try:
@@ -353,7 +353,8 @@ def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]
 
 
 def _reported(fault: Fault, rules: Sequence[LogRule]) -> LoggedError:
-    """Return a fault with our own rule if our rule is at least as precise, otherwise with ascend-fd's explanation."""
+    """Return a fault with verl-npu's rule if that rule is at least as precise, otherwise with ascend-fd's
+    explanation."""
     event, theirs = fault
     known = _known(event, [each for each in rules if each.precision <= theirs.precision])
     return _error(event, known or (theirs, next(iter(theirs.ask(event.text)))))
