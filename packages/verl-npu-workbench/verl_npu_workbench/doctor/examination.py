@@ -1,4 +1,5 @@
-"""The subjects that the doctor examines. They are ordered so that fixing one never breaks an earlier one."""
+"""The subjects (packages, variables, and devices) that the doctor examines. They are ordered so that fixing one
+subject never breaks an earlier one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ __all__ = ["NAMES", "SUBJECTS", "Subject", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Subject(Rule[Site]):
-    """One subject that the doctor examines. It yields one or more findings."""
+    """One subject of the examination. It yields one or more findings."""
 
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
     level: Level = Level.STATIC

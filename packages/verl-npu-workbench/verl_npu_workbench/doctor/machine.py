@@ -59,7 +59,7 @@ def judge_driver(site: Site) -> Iterator[Finding]:
 
 
 def judge_npus(site: Site) -> Iterator[Finding]:
-    """Check that there are NPUs, and that they are healthy, free, and of a model that verl's documents cover."""
+    """Check that the machine has NPUs, and that they are healthy, free, and covered by verl's documentation."""
     smi = site.smi
     if site.virtual:
         yield ok("npus", _("{virtual} virtual (SIMULATED)").format(virtual=site.virtual))
@@ -221,7 +221,7 @@ _LISTENS = "0A"
 
 
 def read_ranges(text: str) -> list[range]:
-    """Parse port ranges such as `60000-60050,60100`. Return an empty list if the text is invalid."""
+    """Parse port ranges such as `60000-60050,60100`. Return an empty list if the text is not valid."""
     ranges = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)

@@ -1,7 +1,7 @@
 """Checks of Python, verl, and the packages that verl uses: whether they are installed, whether their versions match
-the documents, and whether they fit together.
+verl's documentation, and whether the versions are compatible with each other.
 
-A deviation from the documents is an error only if it is known to fail. Other deviations are warnings.
+A deviation from the documentation is an error only if it is known to fail. Other deviations are warnings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GROUP = "torch.backends"
 
 
 def judge_python(site: Site) -> Iterator[Finding]:
-    """Check that the pin supports this Python."""
+    """Check that the pin supports the installed Python version."""
     need = Need.of(site, Component.PYTHON)
     if site.virtual or need.met_by(Version(site.python)):
         yield ok("python", site.python)
@@ -63,7 +63,7 @@ def judge_python(site: Site) -> Iterator[Finding]:
 
 
 def judge_verl(site: Site) -> Iterator[Finding]:
-    """Report the installed verl, and the pin whose requirements apply."""
+    """Report the installed verl version, and the pin that defines the requirements for this version."""
     judged = site.judged
     if judged is None and site.pin is None:
         empty = site.package(Component.TORCH) is None
@@ -114,7 +114,7 @@ def judge_patches(site: Site) -> Iterator[Finding]:
 
 
 def judge_ways_in(site: Site) -> Iterator[Finding]:
-    """Check that every process that imports torch loads verl-npu."""
+    """Check that verl-npu is loaded in every process that imports torch."""
     why = _(
         "`import torch` calls the entry point in every process, including Ray's workers; without the "
         "entry point, verl runs unpatched"
@@ -163,7 +163,7 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Versions of a package that are known not to work."""
+    """Versions of a package that are known to fail with some or all pins."""
 
     component: Component
     versions: SpecifierSet
@@ -182,7 +182,7 @@ class Clash:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a package version that is known to fail, for one environment."""
+    """The reason why a package version fails in an environment, and the fix."""
 
     why: str
     needed: str
@@ -236,7 +236,7 @@ CLASHES = (
 
 
 def clash_with(site: Site, component: Component, package: Package) -> Judgement | None:
-    """Return the reason why this version fails in this environment, or None if it is not known to fail."""
+    """Return the reason why this package version fails in this environment, or None if no problem is known."""
     version = package.parsed
     if version is None:
         return None
@@ -342,7 +342,8 @@ _WHY = {
 
 
 def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
-    """Check that a package is installed, that NPUs support it, and that a document names its version."""
+    """Check that a package is installed, that the package works on NPUs, and that verl's documentation lists the
+    installed version."""
     need, package = Need.of(site, component), site.package(component)
     unsupported = bool(need.claims) and not need.supported
     if package is None:
@@ -417,7 +418,7 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
 
 
 def _commit(need: Need, package: Package) -> Finding:
-    """Judge a package whose version is right. If the documents also name a commit, compare the commit."""
+    """Judge a package whose version is correct. If the documentation also names a commit, compare the commit."""
     named = [claim for claim in need.supported if is_commit(claim.revision)]
     others = [claim for claim in need.supported if claim not in named]
     fits = any(package.commit.startswith(claim.revision) for claim in named)
@@ -435,14 +436,14 @@ def _commit(need: Need, package: Package) -> Finding:
 
 
 def _is_named(need: Need, package: Package) -> bool:
-    """Return whether the installed package is exactly the commit that a document names. Its version then does not
-    matter."""
+    """Return whether the installed package is exactly the commit that a document names. In this case, the package's
+    version does not matter."""
     named = (claim.revision for claim in need.supported if is_commit(claim.revision))
     return any(package.commit.startswith(revision) for revision in named)
 
 
 def install_command(need: Need) -> str:
-    """Return the command that installs the version in the first document."""
+    """Return the command that installs the version given in the first document that requires the package."""
     component = need.component
     first = need.supported[0] if need.supported else None
     if first is not None and first.revision and component in _GIT:
@@ -451,7 +452,7 @@ def install_command(need: Need) -> str:
 
 
 def from_git(component: Component, revision: str) -> str:
-    """Return the command that builds a package from source, as upstream's documents do."""
+    """Return the command that builds a package from source, as given in the upstream documentation."""
     url = _GIT[component]
     folder = url.rpartition("/")[2].removesuffix(".git")
     target = "VLLM_TARGET_DEVICE=empty " if component is Component.VLLM else ""
@@ -496,7 +497,8 @@ def judge_torch(site: Site) -> Iterator[Finding]:
 
 
 def judge_engine(site: Site) -> Iterator[Finding]:
-    """Check that vLLM and vllm-ascend fit together. On NPUs, neither of them works without the other."""
+    """Check that the versions of vLLM and vllm-ascend are compatible. On NPUs, neither package works without the
+    other."""
     name = "engine-pair"
     vllm, ascend = site.package(Component.VLLM), site.package(Component.VLLM_ASCEND)
     if site.virtual:
@@ -561,7 +563,8 @@ def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Find
 
 
 def _wrong_one(site: Site, vllm: Version, ascend: Version) -> tuple[Component, str]:
-    """Return which of the two packages does not fit the pin, and the release of it that the pin requires."""
+    """Return which of the two packages does not match the pin, and the release of this package that the pin
+    requires."""
     if site.pin is not None and Need.of(site, Component.VLLM).met_by(vllm):
         return Component.VLLM_ASCEND, _release(vllm)
     return Component.VLLM, _release(ascend)
@@ -575,8 +578,8 @@ def _exchange(site: Site, part: Component, release: str) -> str:
 
 
 def judge_megatron(site: Site) -> Iterator[Finding]:
-    """Check that MindSpeed and Megatron fit together. If Megatron is missing, importing MindSpeed leaves PyTorch
-    partly patched."""
+    """Check that the versions of MindSpeed and Megatron are compatible. If Megatron is missing, importing MindSpeed
+    leaves PyTorch partly patched."""
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:

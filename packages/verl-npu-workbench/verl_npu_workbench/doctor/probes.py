@@ -49,13 +49,13 @@ class Probe:
 
     @property
     def about(self) -> str:
-        """The explanation of the probe."""
+        """A description of the probe: its command, and the reason for running the probe."""
         said = _("Runs `{command}` in a separate process; {why}.")
         return said.format(command=self.again, why=self.why)
 
     @property
     def again(self) -> str:
-        """The command that repeats the probe and prints its complete output."""
+        """The command that reruns the probe and prints its full output."""
         return shlex.join(("python", *self.command))
 
 

@@ -31,7 +31,7 @@ _GUIDE = "https://gitcode.com/Ascend/triton-ascend/blob/main/docs/zh/installatio
 
 
 def judge_triton(site: Site) -> Iterator[Finding]:
-    """Check that triton-ascend's files have not been overwritten, and that a matching CANN is installed."""
+    """Check that triton-ascend's files have not been overwritten, and that a matching CANN release is installed."""
     yield _judge_files(site)
     yield _judge_cann(site)
 
@@ -85,8 +85,8 @@ def _has_backend(package: Package) -> bool:
 
 
 def _is_required(ascend: Package, triton: Package) -> bool:
-    """Return whether triton-ascend itself requires this triton, as it does from 3.2.1 on. triton-ascend is then
-    installed over triton's files."""
+    """Return whether triton-ascend itself requires this Triton, as it does from 3.2.1 on. In this case, triton-ascend
+    is installed over Triton's files."""
     for text in ascend.requires:
         try:
             asked = Requirement(text)
@@ -99,8 +99,8 @@ def _is_required(ascend: Package, triton: Package) -> bool:
 
 
 def _overwritten(ascend: Package, triton: Package) -> str:
-    """Return a file of triton-ascend that upstream's triton has overwritten. Empty if there is none, or if pip's
-    records do not show it."""
+    """Return a file of triton-ascend that upstream's triton has overwritten, or an empty string if there is none, or
+    if pip's records do not show it."""
     own, theirs = _recorded(ascend), _recorded(triton)
     for name, known in own.items():
         if name in theirs and theirs[name] != known and _hash(ascend.folder / name) == theirs[name]:

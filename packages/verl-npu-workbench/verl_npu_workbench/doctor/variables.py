@@ -1,4 +1,4 @@
-"""Checks the values of the environment variables that the documents for the pins mention."""
+"""Checks the values of the environment variables that the pins' documentation mentions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def _number(least: float, most: float = float("inf")) -> Judge:
 
 
 def unreadable_devices(text: str) -> str:
-    """Describe what is wrong with a list of visible NPUs on any machine. The result is empty if nothing is wrong."""
+    """Describe the error in a list of visible NPUs, without regard to the machine. Return an empty string if the list
+    is valid."""
     numbers = [each.strip() for each in text.split(",")]
     if not text.strip():
         return _("an empty list of NPUs")
@@ -296,7 +297,7 @@ RULES = (
 
 
 def judge_variables(site: Site) -> Iterator[Finding]:
-    """Yield a finding for each variable with a wrong value. If all values are right, yield one finding that says
+    """Yield a finding for each variable with an invalid value. If all values are valid, yield one finding that says
     so."""
     wrong = [*wrong_variables(site, Stage.ENVIRONMENT)]
     yield from wrong
@@ -324,8 +325,7 @@ _COSTS = {
 
 
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
-    """Check those variables of a site whose values can be judged at this stage. Yield a finding for each variable with
-    a wrong value."""
+    """For each environment variable that can be checked at this stage, yield a finding if the value is invalid."""
     yield from _ours(site)
     for rule in RULES:
         text = site.environ.get(rule.name) if stage in rule.stages else None
