@@ -21,7 +21,7 @@ _BACK = 60.0
 
 
 def seconds(text: str) -> float | None:
-    """Return the time at the beginning of a text, in seconds, or None if there is none."""
+    """Return the time at the beginning of a text, in seconds, or None if the text does not begin with a time."""
     found = _STAMP.match(text)
     if found is None:
         return None
@@ -72,8 +72,8 @@ class Clocks:
             self._before.clear()
 
     def ahead(self, host: str) -> float:
-        """Return by how many seconds a host's clock is ahead of the clock of the log's own host. It is 0 if no offset
-        is known."""
+        """Return by how many seconds a host's clock is ahead of the clock of the log's own host, or 0 if no offset is
+        known."""
         if host not in self._most or host not in self._least:
             return 0.0
         least, most = sorted((self._least[host], self._most[host]))

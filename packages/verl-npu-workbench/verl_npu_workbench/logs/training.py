@@ -1,4 +1,4 @@
-"""Reads the steps of a training from verl's console log, its file logger's output, or TensorBoard's event files.
+"""Reads the steps of a training run from verl's console log, its file logger's output, or TensorBoard's event files.
 
 verl's console logger prints `step:N - name:value - …` (`concat_dict_to_str` in verl/utils/logger/aggregate_logger.py,
 the same at every pin). Its file logger writes `{"step": N, "data": {name: value}}` (`FileLogger` in
@@ -80,7 +80,7 @@ class StepLine(NamedTuple):
 
 
 def parse_step(text: str) -> StepLine | None:
-    """Parse a line that reports a step. Return None for any other line."""
+    """Parse a line that reports a step. Return the metrics, or None for any other line."""
     if text[:1] in _JSON_STARTS and text.lstrip()[:1] == "{":
         return _file_logger(text)
     found = _STEP.search(uncoloured(text))
@@ -115,8 +115,8 @@ def _metrics(said: str) -> tuple[dict[str, float], int]:
 
 
 def _continuation(before: StepLine, text: str) -> StepLine | None:
-    """Parse the continuation of a step line that was broken into several. Return None if the text is not a
-    continuation of it."""
+    """Parse the continuation of a step line that was broken into several lines. Return None if the text is not such a
+    continuation."""
     said = text.strip()
     if not said.strip("….- "):
         return before._replace(metrics={}, damaged=0)
@@ -224,14 +224,14 @@ class TrainingLog:
         return found
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Return the first and the last missing step of each gap. The result is empty if steps were dropped on
+        """Return the first and the last missing step of each gap, or an empty list if steps were dropped on
         purpose."""
         if self.left_out:
             return []
         return [(one + 1, two - 1) for one, two in pairwise(self.steps) if two > one + 1]
 
     def notes(self) -> list[str]:
-        """Return remarks about this log, to be shown to the user, as sentences without a full stop."""
+        """Return notes about this log for the user, as sentences without a period."""
         said = [
             _("the log goes back from step {after} to step {to}; if a step ran twice, the later run counts").format(
                 after=restart.after, to=restart.to
@@ -269,7 +269,7 @@ class TrainingLog:
 
 @dataclass(slots=True)
 class Assembly:
-    """A log that is being read: everything that its lines have reported so far."""
+    """A log that is being read, with everything that its lines have reported so far."""
 
     _steps: dict[int, dict[str, float]] = field(default_factory=dict)
     _run_of: dict[int, int] = field(default_factory=dict)
@@ -337,10 +337,8 @@ class Assembly:
         return True
 
     def _thin(self) -> None:
-        """Drop steps until half of the maximum number is left.
-
-        The choice depends only on the step numbers, so two logs with the same steps keep the same ones.
-        """
+        """Drop steps until half of the maximum number is left. The choice depends only on the step numbers, so two
+        logs with the same steps keep the same steps."""
         steps = sorted(self._steps)
         now = bisect_right(steps, self._last)
         always = {*steps[:_FIRST], *steps[max(now - _LATEST, 0) : now]}
@@ -476,7 +474,7 @@ class _Splitter:
         self._skips = False
 
     def text(self, chunk: bytes) -> str:
-        """Add the next chunk. Return the lines that are now complete, as one text."""
+        """Append the next chunk, and return the lines that the chunk completes, as a single string."""
         if self._skips:
             _unused, end, chunk = chunk.partition(b"\n")
             self._skips = not end
@@ -487,7 +485,7 @@ class _Splitter:
         return whole.decode(errors="replace")
 
     def lines(self, chunk: bytes) -> list[str]:
-        """Add the next chunk. Return the lines that are now complete."""
+        """Append the next chunk, and return the lines that the chunk completes."""
         return [line for line in self.text(chunk).split("\n") if len(line) <= _LONGEST_LINE]
 
 
@@ -505,7 +503,7 @@ class Follower(ABC):
 
     @abstractmethod
     def poll(self) -> bool:
-        """Read new lines; return True if there were any.
+        """Read new lines, and return whether there were any.
 
         Raises:
             SourceError: the file is not a log, or cannot be read.
@@ -516,7 +514,8 @@ class Follower(ABC):
         return self._assembly.log(str(self.path))
 
     def finish(self) -> TrainingLog:
-        """Read the rest, and return the whole log. The log must not grow any more."""
+        """Read the rest of the log, and return the complete log. Call this method only after the last write to the
+        log."""
         return self.log()
 
     def files(self) -> Sequence[Path]:
@@ -524,7 +523,8 @@ class Follower(ABC):
         return [self.path]
 
     def end(self) -> Iterator[str]:
-        """Yield the lines around the last steps. The training survived any error in the lines before these."""
+        """Yield the lines around the last steps. Errors in earlier lines can be ignored, because the training
+        continued after them."""
         return iter(())
 
 
@@ -677,7 +677,7 @@ class _Stream(_Lines):
 
 
 class _Events(Follower):
-    """A log in TensorBoard's event files. When one of them has grown, all are read again, because the reader cannot
+    """A log in TensorBoard's event files. When a file has grown, all files are read again, because the reader cannot
     resume."""
 
     console = False
@@ -718,19 +718,19 @@ def follow(path: Path) -> Follower:
 
 
 def read(path: Path) -> TrainingLog:
-    """Read a whole log. The log must not grow any more.
+    """Read a finished log.
 
     Raises:
-        SourceError: the file is not a log, cannot be read, or has no step.
+        SourceError: the file is not a log, cannot be read, or contains no steps.
     """
     return whole(follow(path))
 
 
 def whole(follower: Follower) -> TrainingLog:
-    """Read the rest of a log, and return the whole log. The log must not grow any more.
+    """Read the rest of a finished log, and return the complete log.
 
     Raises:
-        SourceError: the file is not a log, cannot be read, or has no step.
+        SourceError: the file is not a log, cannot be read, or contains no steps.
     """
     follower.poll()
     log = follower.finish()
@@ -758,7 +758,7 @@ class Steps:
     """The steps that have been read so far from a set of growing files.
 
     Ray forwards the trainer's lines to the driver and may lose the last ones. The workers' own files are therefore
-    read, too. A step that is in several files counts once.
+    also read. A step that is in several files counts once.
     """
 
     def __init__(self, files: Callable[[], Iterable[Path]]) -> None:
