@@ -1,7 +1,7 @@
-"""Tells what a process is doing, from the functions on its stack.
+"""Determines what a process is doing from the functions on its stack.
 
-A single stack only shows where a process is. `verdict` compares several stacks of a process to tell whether it is
-waiting.
+A single stack only shows where a process is. `verdict` compares several stacks of a process to determine whether the
+process is waiting.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FOR_OTHERS = frozenset({Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC, Kind.ENGINE, K
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """The activity of one process, and the evidence for it."""
+    """The current activity of one process, and the evidence for it."""
 
     kind: Kind
     call: str = ""
@@ -58,7 +58,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """A function that reveals the activity of a process."""
+    """A function whose presence on a stack reveals the activity of a process."""
 
     kind: Kind
     file: re.Pattern[str]
@@ -182,7 +182,7 @@ _OWN_THREADS = re.compile(
 
 
 def doing(threads: Sequence[Thread]) -> Doing:
-    """Return the activity of a process. It is the activity of the thread that tells the most."""
+    """Return the activity of a process, based on its most informative thread."""
     found = [each for each in (_doing_of_thread(thread) for thread in threads) if each is not None]
     if not found:
         return Doing(Kind.IDLE)
@@ -249,12 +249,13 @@ def place(frame: Frame) -> str:
 
 
 def short(file: str) -> str:
-    """Shorten the path of a source file to the part below site-packages, or otherwise to its last two parts."""
+    """Shorten a source file's path to the part below site-packages or, for a file outside site-packages, to the last
+    two components."""
     _, found, name = file.rpartition("/site-packages/")
     return name if found else "/".join(file.split("/")[-2:])
 
 
 def own_frames(threads: Iterable[Thread], name: str, most: int) -> list[Frame]:
-    """Return the innermost frames of a thread that are not in a library."""
+    """Return the innermost frames of a thread, without frames of libraries."""
     found = next((thread.frames for thread in threads if thread.name == name), ())
     return [frame for frame in found if not _LIBRARY.search(frame.file)][:most]

@@ -24,7 +24,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of a job, with all observations of it."""
+    """One process of a job, with everything that was observed about it."""
 
     host: str
     pid: int
@@ -66,7 +66,7 @@ class Member:
 
 
 def short_title(title: str) -> str:
-    """Shorten a command line: drop the folder of the program."""
+    """Shorten a command line by dropping the folder of the program."""
     words = title.split()
     if words and "python" in words[0].rpartition("/")[2]:
         words = [word for word in words[1:] if word not in ("-u", "-m", "-P", "-X")]
@@ -129,7 +129,7 @@ def _member(
 
 
 def as_json(member: Member) -> dict[str, object]:
-    """Return a process as JSON content."""
+    """Return a process as a JSON-serializable object."""
     return {**dataclasses.asdict(member), "kind": member.kind.value, "works": member.works}
 
 
