@@ -47,15 +47,14 @@ class Container:
 def container(
     target: Target, server: Server, npus: int | None = None, image: str = "", mounts: Sequence[str] = ()
 ) -> Container:
-    """Return a container, by default with all NPUs of the server and the target's own image.
+    """Return a container, by default with all NPUs of the server and the image that is documented for the target.
 
-    A container of a published image runs in the background. Besides the folders in `mounts`, it mounts the folders
-    that the image's document mounts.
+    A container of a published image runs in the background. Besides the folders in `mounts`, such a container mounts
+    the folders that the image's documentation lists.
 
     Raises:
-        CommandError: the server has fewer than `npus` NPUs, the target has no image for them, or a mount is not an
-        absolute
-        path.
+        CommandError: the server has fewer than `npus` NPUs, no image exists for the target, or a mount is not an
+            absolute path.
     """
     if npus is not None:
         server.check(npus)
@@ -106,7 +105,7 @@ def _own_image(target: Target) -> str:
 
 
 def docker_run(made: Container) -> str:
-    """Return the command that starts the container with NPUs of this machine."""
+    """Return the `docker run` command that starts the container with access to this machine's NPUs."""
     numbers = range(made.npus)
     # Without verl's --ipc host: with it, docker ignores --shm-size and uses the host's /dev/shm.
     writable = (
@@ -139,7 +138,7 @@ def _name(made: Container) -> str:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file or a folder of the host that is mounted read-only at the same path."""
+    """A file or a folder of the host that is mounted read-only at the same path in the container."""
 
     path: str
     folder: bool
@@ -175,7 +174,7 @@ def npu_device(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A model of a server."""
+    """A server model, such as Atlas 800T A2."""
 
     key: str
     """The server's name on the command line."""

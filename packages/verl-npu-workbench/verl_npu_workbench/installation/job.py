@@ -1,4 +1,4 @@
-"""A training job on several machines, in a form that KubeRay and Ascend's scheduler accept."""
+"""A training job on several machines that KubeRay and Ascend's scheduler accept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Claim:
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        """Parse `NAME:/path`. Raises CommandError if the text does not have this form."""
+        """Parse `NAME:/path`. Raises CommandError if the text does not have this format."""
         name, _unused, path = text.partition(":")
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or not path.startswith("/"):
             raise CommandError(
@@ -70,12 +70,11 @@ def job(
     claims: Sequence[Claim] = (),
     interface: str = "",
 ) -> Job:
-    """Return a job that the cluster accepts.
+    """Return a job after validating it against the cluster's rules.
 
     Raises:
         CommandError: a name is invalid, there is no command, two volumes have the same path, or Ascend's scheduler
-        does
-            not accept the number of NPUs for a pod.
+            does not accept the number of NPUs for a pod.
     """
     _check_name(name)
     _check_queue(queue)
