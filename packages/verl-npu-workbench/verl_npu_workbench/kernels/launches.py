@@ -28,7 +28,7 @@ _LOOK, _PATIENCE = 0.1, 10.0
 
 
 def read(path: Path) -> list[Kernel]:
-    """Return, for each launch in a file, the kernel with the launch's arguments. The file's content is not trusted.
+    """For each launch in a file, return the kernel with the launch's arguments. The file's content is not trusted.
 
     Raises:
         CommandError: the file cannot be read, has another format, or has no launches.
@@ -83,7 +83,7 @@ def judge(launched: Sequence[Kernel], request: Request) -> tuple[list[Judged], M
     the reason for each file.
 
     Raises:
-        SandboxError: no sandbox can be made on this machine.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     judged: list[Judged] = []
     unread: dict[str, str] = {}

@@ -29,12 +29,13 @@ class Target:
 
 
 def find(named: str, unpacked: Path) -> Target:
-    """Return the files with kernels in a module, file, folder, or wheel. A wheel is unpacked into `unpacked`.
+    """Return the files that contain kernels, from a module, a file, a folder, or a wheel. A wheel is unpacked into
+    `unpacked`.
 
     Nothing is imported.
 
     Raises:
-        CommandError: `named` does not exist, or has no kernels.
+        CommandError: `named` does not exist, or contains no kernels.
     """
     path = Path(named)
     if path.suffix == ".whl" and path.is_file():
@@ -63,7 +64,7 @@ def find(named: str, unpacked: Path) -> Target:
 
 
 def has_kernels(path: Path) -> bool:
-    """Return whether a file seems to define kernels."""
+    """Return whether a file appears to define kernels."""
     try:
         return path.stat().st_size <= _MOST_BYTES and _KERNEL.search(path.read_bytes()) is not None
     except OSError:
