@@ -1,5 +1,5 @@
-"""A launch on this host: `ray start` and the job. The hosts are coordinated through a meeting, because Ray itself
-offers none."""
+"""A launch on this host: `ray start` and the job. The hosts coordinate through a meeting (see `meeting`), because Ray
+itself offers no such mechanism."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _LOOK = 0.2
 
 
 def launch(host: Host, say: Say) -> int:
-    """Take part in a launch, and return its exit status. Before returning, end all processes that the launch started
-    on this host.
+    """Take part in a launch, and return its exit status. Before returning, terminate all processes that the launch
+    started on this host.
 
     Raises LaunchError if the job is not started.
     """
@@ -50,8 +50,8 @@ def launch(host: Host, say: Say) -> int:
 
 
 def _trouble(host: Host) -> str:
-    """Return the reason why this host cannot take part: its refusals, or the errors that the doctor found. Empty if it
-    can."""
+    """Return the reason why this host cannot take part: its refusals, or the errors that the doctor found. Return an
+    empty string if the host can take part."""
     if host.refusals or not host.request.doctor:
         return "; ".join(map(str, host.refusals))
     with progress.step(_("checking this machine with the doctor")):
@@ -155,8 +155,8 @@ def _lost(member: Member) -> LaunchError:
 
 
 def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tuple[int, str]:
-    """Run the job. Return its exit status, and a sentence about how it ended. Raises LaunchError if the job is not
-    started."""
+    """Run the job. Return its exit status, and a sentence about how the job ended. Raises LaunchError if the job is
+    not started."""
     with progress.step(_("starting Ray")):
         ray = processes.start(host.ray(), host.environ)
         _await(lambda: ray.process.poll() is not None, meeting)

@@ -29,7 +29,7 @@ def here() -> dict[str, str]:
 
 
 def resolve(host: str) -> str:
-    """Return the IPv4 address of a host. Raises LaunchError if it has none."""
+    """Return the IPv4 address of a host. Raises LaunchError if the host has no IPv4 address."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
