@@ -1,4 +1,4 @@
-"""The bundle of a proof, `proof-DATE.zip`: its results and observations, without names of users and hosts.
+"""The bundle of a proof, `proof-DATE.zip`: the results and observations, without user names and host names.
 
 A bundle is not trusted. Only two members of the archive are read, by name and up to a size limit; both are JSON.
 """
@@ -34,7 +34,7 @@ _DATE = (2020, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The contents of a bundle."""
+    """The results and observations of a proof, as its bundle contains them."""
 
     asked: Asked
     made_by: str
@@ -46,7 +46,7 @@ class Proof:
 
     @property
     def simulated(self) -> str:
-        """A description of the virtual NPUs. Empty on real NPUs."""
+        """A description of the virtual NPUs, or an empty string on real NPUs."""
         noted, count = self.notes.get("simulated", ""), self.asked.simulated
         if noted or not count:
             return noted
@@ -72,7 +72,7 @@ class Proof:
 
 
 def collect(folder: Folder) -> Proof:
-    """Return the proof in a folder, which may be unfinished."""
+    """Return the proof that is stored in a folder. The proof may be unfinished."""
     results = folder.results()
     recorded = [folder.recorded(name) for name in results]
     return Proof(
@@ -85,7 +85,7 @@ def collect(folder: Folder) -> Proof:
 
 
 def write(folder: Folder, shown: Proof) -> Path:
-    """Write the bundle of a redacted proof into its folder, and return the bundle's path."""
+    """Write a redacted proof as a bundle into the proof's folder, and return the bundle's path."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (
@@ -119,7 +119,7 @@ def redacted(proof: Proof, redact: Redaction) -> Proof:
 
 
 def read(path: Path) -> Proof:
-    """Read a bundle. Raise CommandError if the file is not a bundle."""
+    """Read a bundle. Raises CommandError if the file is not a bundle."""
     try:
         if not path.is_file():
             raise OSError(_("no such file") if not path.exists() else _("not a regular file"))

@@ -25,7 +25,7 @@ _ASKED = "asked.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The request for a proof, and its circumstances."""
+    """The options of a proof, its date, and the environment that it was started in."""
 
     made: str
     """The date of the proof, such as 2026-01-31."""
@@ -48,7 +48,7 @@ class Asked:
 
 
 def asked_of(said: Reader) -> Asked:
-    """Return the request for a proof from JSON."""
+    """Create the request for a proof from JSON."""
     return Asked(
         made=said.text("made", 40),
         minutes=said.number("minutes"),
@@ -65,7 +65,7 @@ class Folder:
     path: Path
 
     def begin(self, asked: Asked) -> None:
-        """Write the request into a new folder. Raise CommandError if the folder already has a proof."""
+        """Write the request into a new folder. Raises CommandError if the folder already contains a proof."""
         if (self.path / _ASKED).exists():
             raise CommandError(
                 subject=f"--output {self.path}",
@@ -78,7 +78,8 @@ class Folder:
         self.write(_ASKED, asked.as_json())
 
     def asked(self) -> Asked:
-        """Return the request for the proof. Raise CommandError if the folder has none."""
+        """Return the request that the proof was started with. Raises CommandError if the folder does not contain a
+        proof."""
         path = self.path / _ASKED
         if not path.is_file():
             raise CommandError(
@@ -90,15 +91,15 @@ class Folder:
         return asked_of(Reader(self._content(path), str(path)))
 
     def record(self, stage: str) -> Path:
-        """Return the file that a stage writes to while it runs."""
+        """Return the path of the file that a stage writes while it runs."""
         return self.path / "stages" / f"{stage}.jsonl"
 
     def log(self, stage: str) -> Path:
-        """Return the file for the output of a stage's process."""
+        """Return the path of the file that receives the output of a stage's process."""
         return self.path / "stages" / f"{stage}.log"
 
     def scratch(self, stage: str) -> Path:
-        """Make and return a folder for a stage's temporary files."""
+        """Create a folder for a stage's temporary files, and return its path."""
         made = self.path / "stages" / stage
         with writing(made):
             made.mkdir(parents=True, exist_ok=True)
@@ -127,7 +128,7 @@ class Folder:
         return found
 
     def write(self, name: str, content: object) -> None:
-        """Write a JSON file atomically. Raise CommandError if the file system refuses."""
+        """Write a JSON file atomically. Raises CommandError if the write fails."""
         put(self.path / name, json.dumps(content, indent=1).encode())
 
     def _content(self, path: Path) -> object:
@@ -143,14 +144,14 @@ class Folder:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Replace a file atomically. Raise CommandError if the file system refuses."""
+    """Write `data` to a file atomically. Raises CommandError if the write fails."""
     with writing(path):
         places.put(path, data)
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Convert an OSError in the `with` block into a CommandError."""
+    """Context manager that converts an OSError in the `with` block into a CommandError."""
     try:
         yield
     except OSError as error:

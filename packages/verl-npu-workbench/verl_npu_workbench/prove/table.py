@@ -1,4 +1,4 @@
-"""The stages of a proof, the cheapest first, and the share of the time that each gets."""
+"""The stages of a proof, the cheapest first, and each stage's share of the time."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _LONG = 0.3
 
 
 def run(setup: Setup) -> None:
-    """Make the checks for groups of 2, 4, 8, and 16 NPUs, and of all NPUs."""
+    """Run the checks for groups of 2, 4, 8, and 16 NPUs, and for all NPUs."""
     count = setup.npus()
     if count < 2:
         raise NotPossible("collectives need at least two NPUs, and this machine has only one")

@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 
 def run(setup: Setup) -> None:
-    """Make the checks on every NPU in use."""
+    """Run the checks on every NPU in use."""
     for index in range(setup.npus()):
         for name, tried, meaning in (
             ("memory", _memory, "`torch.npu` reports wrong numbers for memory, by which verl sizes its caches"),

@@ -56,7 +56,7 @@ def _names() -> list[str]:
 
 
 def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
-    """Compute one side in a separate process, and return its results. Raise RuntimeError if it failed."""
+    """Compute one side in a separate process, and return its results. Raises RuntimeError if the process fails."""
     import torch
 
     path = setup.scratch / f"{side}.pt"

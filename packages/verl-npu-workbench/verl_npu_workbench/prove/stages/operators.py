@@ -1,5 +1,5 @@
-"""Checks operators in each type, forward and backward, against float64 on the host. It also records refusals and
-durations."""
+"""Checks operators in each dtype, forward and backward, against float64 on the host. It also records rejected calls
+and durations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _MEANING = "numbers of {used_by} would be wrong"
 
 
 def run(setup: Setup) -> None:
-    """Check each case in each of its dtypes, and then record refusals and run times."""
+    """Check each case in each of its dtypes, and then record unusual calls, which the operators may reject, and run
+    times."""
     setup.npus()
     import torch
 
@@ -87,8 +88,8 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
 def computed(
     formula: Callable[..., Tensor | Sequence[Tensor]], given: Sequence[Tensor], gradients: bool
 ) -> list[tuple[str, Tensor]]:
-    """Return the results of a call, and the gradients of a weighted sum of these results. Each tensor is returned with
-    its name."""
+    """Return the results of a call and the gradients of a weighted sum of these results, as pairs of name and
+    tensor."""
     import torch
 
     if gradients:
@@ -130,7 +131,7 @@ def _observe(setup: Setup, case: Case, dtype: str, results: Sequence[Result] = (
 
 
 def _refusals(setup: Setup) -> None:
-    """Make unusual calls and record their results. They run in a separate process, because a call may crash it."""
+    """Run unusual calls and record their results. The calls run in a separate process, because a call may crash it."""
     record = setup.scratch / "refusals.jsonl"
     deaths: dict[str, str] = {}
     while len(deaths) < _MOST_DEATHS and setup.left > 0:

@@ -1,9 +1,9 @@
 """Trains a small model with GRPO, using verl's own trainer, and compares the memory use with a plan that was made
 before.
 
-The trainer, the configuration, and the workers are the installed verl's. The model, the data, and the reward are those
-of a rehearsal. The rollout engine is the installed one. On virtual NPUs without an engine, transformers' `generate`
-replaces it.
+The trainer, the configuration, and the workers are the installed verl's. The model, the data, and the reward are
+created as in a rehearsal. The rollout engine is the installed one. On virtual NPUs without an engine, transformers'
+`generate` replaces it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _NO_PLAN = "it would be unknown whether a job fits before it runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """A training that is planned and then run."""
+    """A training run that is planned and then run."""
 
     trainer: Trainer
     """The trainer, as it is in the script."""
@@ -115,7 +115,7 @@ class _Training:
 
 
 def run(setup: Setup) -> None:
-    """Plan each training, record the plan, run the training, and compare both."""
+    """Plan each training run, record the plan, run the training, and compare the run with the plan."""
     npus = setup.npus()
     require("verl", "ray", "hydra", "yaml", "transformers")
     if setup.recipe:
@@ -142,7 +142,7 @@ def _said(made: Callable[[], _Training]) -> _Training:
 
 
 def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: int) -> _Training:
-    """Return the training of a small model, scaled down like a job in a rehearsal."""
+    """Return the training run of a small model, scaled down like a job in a rehearsal."""
     if not is_installed(module):
         raise NotPossible(f"the installed verl has no {module}")
     if name != "grpo" and npus < 2:
@@ -164,7 +164,7 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
 
 
 def _from_script(setup: Setup, script: Path, arguments: Sequence[str]) -> _Training:
-    """Return the training of the user's script at its full size, for a few steps."""
+    """Return the training run of the user's script at its full size, for a few steps."""
     tree = tree_of(script).resolve()
     captured = capture(script, tree, arguments, os.environ, unconfined=bool(why_none()))
     trainer = with_secrets(trainer_of(captured), os.environ)
@@ -191,7 +191,7 @@ def _from_script(setup: Setup, script: Path, arguments: Sequence[str]) -> _Train
 
 
 def _file(setup: Setup, name: str) -> Path:
-    """Return the file that keeps a training's plan until the training has run."""
+    """Return the file that keeps a training run's plan until the training has run."""
     return setup.scratch / f"plan-{name}.json"
 
 
@@ -276,7 +276,7 @@ def _run(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, f
 
 
 def _by_the_wall(setup: Setup) -> float:
-    """Return an upper bound, in seconds, on the wall time that is left. The stage itself is ended when its counted
+    """Return an upper bound, in seconds, on the remaining wall time. The stage itself is terminated when its counted
     time is over."""
     return MOST * max(setup.left, 1.0)
 
@@ -297,7 +297,7 @@ def _check_numbers(done: Run, figures: Mapping[str, float]) -> None:
 
 
 def _beside(setup: Setup, name: str, figures: Mapping[str, float]) -> str:
-    """Compare the training's memory with the plan. Raise Wrong if the training took more than was planned."""
+    """Compare the training's memory with the plan. Raises Wrong if the training used more memory than was planned."""
     path, found = _file(setup, name), figures.get("GiB of tensors")
     if not path.is_file() or found is None:
         return "there is no plan to compare with" if found is not None else "verl did not report its memory"

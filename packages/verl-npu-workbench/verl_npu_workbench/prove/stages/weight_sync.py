@@ -32,7 +32,7 @@ step."""
 
 
 def run(setup: Setup) -> None:
-    """Make the checks between two NPUs."""
+    """Run the checks of the weight sync between two NPUs."""
     if setup.npus() < 2:
         raise NotPossible("a weight sync needs two NPUs, and this machine has only one")
     setup.record.check(
@@ -79,7 +79,7 @@ class _Dropped(_Kept):
 
 
 def _meet(rank: Rank, seconds: float) -> Any:
-    """Join a weight-sync group as the trainer and the rollout do. Rank 0 opens the meeting."""
+    """Join a weight-sync group as the trainer and the rollout do. Rank 0 listens for the other rank."""
     import torch
 
     from verl_npu.ascend import software
