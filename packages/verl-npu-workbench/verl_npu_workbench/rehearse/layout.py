@@ -20,7 +20,7 @@ happens."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Parallelism):
-    """The parallel sizes of the trainer and of the rollout, and the number of NPUs that each of them has."""
+    """The parallel sizes of the trainer and of the rollout, and the number of NPUs of each."""
 
     rollout_tensor: int = 1
     rollout_data: int = 1
@@ -44,10 +44,11 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
     """Return the layout of a rehearsal. If there are enough NPUs, each parallel dimension that the script uses gets
     size 2.
 
-    `npus` is the user's choice; None means the fewest NPUs that have each dimension, and at most `MOST`.
+    `npus` is the number of NPUs that the user chose. If it is None, the layout uses the smallest number of NPUs that
+    fits every dimension, up to `MOST`.
 
     Raises:
-        CommandError: there are too few NPUs for the script's separate rollout.
+        CommandError: the number of NPUs is too small for a trainer and a separate rollout, which the script uses.
     """
     separate = rollout_npus(settings) > 0 and not torchrun
     wanted = _wanted(settings)
@@ -108,11 +109,8 @@ def _is_of_trainer(key: str, settings: Settings) -> bool:
 
 
 def _fitted(layout: Layout, limit: int, exactly: bool) -> Layout:
-    """Reduce dimensions until there are enough NPUs. The first ones to be reduced are those whose communication other
-    dimensions show, too.
-
-    With `exactly`, all NPUs are used, and the layout must divide their number.
-    """
+    """Reduce dimensions until there are enough NPUs. Dimensions whose communication is also exercised by other
+    dimensions are reduced first. With `exactly`, all NPUs are used, and the layout must divide their number."""
     for name in ("expert_tensor", "context", "sequence", "tensor", "expert", "pipeline"):
         if layout.fewest <= limit and not (exactly and limit % layout.fewest):
             break

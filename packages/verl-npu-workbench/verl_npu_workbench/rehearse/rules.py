@@ -1,4 +1,4 @@
-"""The rules by which a rehearsal scales settings. Each has a name, a reason, and the settings that it changes.
+"""The rules that a rehearsal uses to scale settings. A rule has a name, a reason, and the settings that it changes.
 
 The rules are applied in the order of this file, so a later rule sees the changes that earlier rules made.
 """
@@ -71,7 +71,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The files, layout, and length of a rehearsal."""
+    """The files, the parallel layout, and the number of steps of a rehearsal."""
 
     folder: Path
     """The folder that the run writes to."""
@@ -266,10 +266,8 @@ def _overlong(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _sync_step(script: Settings) -> int:
-    """Return the number of mini batches between two weight syncs of the v1 trainer. It is 0 for other trainers.
-
-    The v1 trainer asserts that these mini batches make up one batch.
-    """
+    """Return the number of mini batches between two weight syncs of the v1 trainer, or 0 for other trainers. The v1
+    trainer asserts that these mini batches make up one batch."""
     return min(keys.size(script, keys.SYNC_STEP), _MOST_SYNC_STEP) if keys.is_separate(script) else 0
 
 
@@ -354,8 +352,8 @@ def _micro_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _per_replica(key: str, now: Settings, setup: Setup) -> int:
-    """Return the number of sequences that a replica divides into micro batches: those of a mini batch, or of a
-    fine-tuning batch. It is 0 if `key` has no such batch."""
+    """Return the number of sequences in a mini batch, or in a fine-tuning batch, that a replica divides into micro
+    batches, or 0 if `key` has no such batch."""
     section, _unused, name = key.rpartition(".")
     if name.startswith("ppo_micro"):
         total = now.whole(f"{section}.ppo_mini_batch_size") * keys.size(now, SAMPLES)
