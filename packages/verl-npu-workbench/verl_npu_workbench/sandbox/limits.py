@@ -36,7 +36,7 @@ Object = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a sandbox. A sandbox that exceeds one of them is ended."""
+    """The limits of a sandbox. If a limit is exceeded, the sandbox is terminated."""
 
     seconds: float
     processes: int = 512
@@ -57,7 +57,7 @@ def available_memory() -> int:
 
 
 class Watch:
-    """Watches whether a process and its descendants keep to their limits."""
+    """Monitors whether a process and its descendants stay within their limits."""
 
     def __init__(self, limits: Limits, pid: int, log: Path, written: Sequence[Path], group: Group | None) -> None:
         self.limits, self.pid, self.log, self.written, self.group = limits, pid, log, written, group
@@ -66,8 +66,8 @@ class Watch:
         self.others = _all_threads()
 
     def exceeded(self) -> str:
-        """Describe the limit that was exceeded. The result is empty if no limit was exceeded. This method is fast
-        enough to be called many times a second."""
+        """Return a description of the limit that was exceeded, or an empty string if no limit was exceeded. This
+        method is fast enough to be called many times a second."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
             return _("a program that was still running after {seconds:.0f} s").format(seconds=limits.seconds)
@@ -84,7 +84,7 @@ class Watch:
         return found
 
     def refused(self) -> str:
-        """Describe the memory limit if the kernel has enforced it. Otherwise, the result is empty."""
+        """Return a description of the memory limit if the kernel has enforced it, otherwise an empty string."""
         if self.group is not None and self.group.refused():
             return _("a program that took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""
@@ -187,7 +187,7 @@ def _files(processes: Iterable[int]) -> Mapping[int, int]:
 
 def _filesystem(place: str, device: str) -> dict[int, int]:
     """Return the bytes of the file system at `place` if it is still on `device`. Mounts move while a sandbox is being
-    made."""
+    created."""
     try:
         opened = os.open(place, os.O_PATH)
     except OSError:
@@ -230,7 +230,8 @@ class _Counted:
 
 
 def _too_much_in(folder: Path, most: int) -> str:
-    """Describe the limit that the files in a folder exceed. Empty if none is exceeded. Links are not followed."""
+    """Describe the limit that the files in a folder exceed. Return an empty string if no limit is exceeded. Links are
+    not followed."""
     counted = _Counted()
     try:
         _count(os.open(folder, _FOLDER), counted, most, 0)
