@@ -1,9 +1,7 @@
-"""Allows graph modes of vLLM whose results were compared with eager mode on virtual NPUs, and refuses other modes at
-the start.
-
-Without the refusal, an engine might fail minutes later in one of its own processes, or give answers that nobody has
-verified. In addition, the addresses of the weights are recorded when graphs are captured, for the proof of weights.
-"""
+"""Allows vLLM's graph modes whose results were compared with eager mode on virtual NPUs, and refuses other graph modes
+at the start. Otherwise, an engine might fail minutes later in one of its own processes, or generate responses that
+nobody has verified. In addition, the addresses of the weights are recorded when graphs are captured, for the proof of
+weights."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ from verl_npu.features.weight_sync.engines.captured import remember
 
 
 def refuse_graphs(module: ModuleType) -> None:
-    """Make vLLM call `check_eager` when it chooses an engine's executor. At this point, the engine's settings are
-    final and none of its processes runs yet."""
+    """Make vLLM call `check_eager` when it selects an engine's executor. At this point, the engine's settings are
+    final, and no engine process has started."""
     executor = module.Executor
     original = executor.get_class
 
@@ -31,8 +29,8 @@ def refuse_graphs(module: ModuleType) -> None:
 
 
 def note_weights(module: ModuleType) -> None:
-    """Make vllm-ascend record the addresses of its weights when it captures graphs. Later checks of the weights
-    need these addresses."""
+    """Make vllm-ascend record the addresses of its weights when it captures graphs, so that later checks of the
+    weights can use these addresses."""
     runner = module.NPUModelRunner
     original = runner.capture_model
 

@@ -1,4 +1,4 @@
-"""References that compute Triton kernels of vLLM and vllm-ascend on virtual NPUs. Other kernels raise an error.
+"""Reference implementations of Triton kernels of vLLM and vllm-ascend, for virtual NPUs. Other kernels raise an error.
 
 On virtual NPUs, vLLM finds no Triton with a driver. It then decorates its kernels with a placeholder, and vllm-ascend
 avoids Triton wherever it checks for a driver. This module has references for the kernels that are launched without
@@ -22,7 +22,8 @@ Reference = Callable[..., None]
 
 
 def launch_references(importing: ModuleType) -> None:
-    """Make the placeholder of `vllm.triton_utils.importing` return kernels that run our references.
+    """Make vLLM's placeholder for Triton (`vllm.triton_utils.importing`) return kernels that run verl-npu's
+    references.
 
     Do nothing if Triton has a device, or if vLLM has no placeholder (before 0.9).
     """
@@ -88,7 +89,7 @@ class _Kernel:
 
 
 def reference_of(name: str, found: Sequence[str]) -> Reference | None:
-    """Return the reference for a kernel with these parameters. Return None if there is no reference.
+    """Return the reference for a kernel with these parameters, or None if there is no reference.
 
     Raises:
         NotImplementedError: the reference's parameters differ from the kernel's.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def _class_of(config: PretrainedConfig, path: str = "") -> type[PreTrainedModel]:
-    """Return the model's class, for text only or for images and text. `path` is the folder with its code if
-    transformers has none."""
+    """Return the model's class, for text only or for images and text. `path` is the folder that contains the class if
+    transformers does not have it."""
     remote = getattr(config, "auto_map", None) or {}
     for auto in (AutoModelForImageTextToText, AutoModelForCausalLM):
         mapping = auto._model_mapping
@@ -72,7 +72,8 @@ _PREFIX = "_verl_npu_rollout_"
 
 
 def own_class(public: type) -> type:
-    """Return a private copy of a class. It is made by importing the file that defines the class a second time.
+    """Return a private copy of a class. The copy is created by importing the file that defines the class a second
+    time.
 
     Raises:
         RolloutError: the class is not defined in the file of its module.
@@ -91,10 +92,11 @@ def own_class(public: type) -> type:
 
 
 def own_modules(model: torch.nn.Module) -> None:
-    """Replace the class of each part of a model by a private copy, if the class is defined by transformers or by the
-    model's own files.
+    """Replace the class of each submodule of a model with a private copy, if the class is defined by transformers or
+    by the model's own files.
 
-    A model can also contain parts from other models' modules, by import or through AutoModel.
+    A model can also contain submodules whose classes belong to other models and are imported or created through
+    AutoModel.
     """
     for part in model.modules():
         module = type(part).__module__
