@@ -1,4 +1,4 @@
-"""The meanings of the codes of rules, findings, and oddities that the workbench's commands print."""
+"""The meanings of the codes of rules, findings, and anomalies that the workbench's commands print."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A running training: where its time goes, its curves, and what is odd about it.
+"""A training run in progress: where its time goes, its curves, and its anomalies.
 
 The phases of a step are those of verl's timers that do not overlap. Their names are the names that verl's trainers
 give to `marked_timer` at all pins. Nested timers are left out: the parts of `gen` that vLLM's wrapper and the agent
 loop report, and every name with a slash.
 
-Oddities are found by rules over the steps. An oddity is a hint to look closer, not a verdict on the training. The
+Anomalies are found by rules over the steps. An anomaly is a hint to look closer, not a verdict on the training. The
 limits for the rollout's probabilities come from verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 suggests a
-precision issue. The other limits are our own.
+precision issue. The other limits were chosen for verl-npu.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ _ROUNDING = 1.01
 
 
 def split(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase of a step, the longest phase first, and the rest last.
+    """Return the seconds of each phase of a step, the longest phase first, followed by the remaining time that belongs
+    to no phase.
 
-    There is no rest if the phases take longer than the step, because asynchronous trainers run some of them in
-    parallel.
+    There is no remaining time if the phases take longer than the step, because asynchronous trainers run some phases
+    in parallel.
     """
     phases = {
         name.removeprefix(_PREFIX): seconds
@@ -96,7 +97,7 @@ CUT, CUT_MORE = 0.25, 2.0
 
 
 class Kind(Enum):
-    """The kinds of oddities, by their codes."""
+    """The kinds of anomalies, by code."""
 
     NOT_FINITE = "not-a-number"
     ENTROPY = "entropy-collapse"
@@ -132,7 +133,7 @@ ABOUT: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """One oddity in a training, such as a gradient norm that jumps."""
+    """One anomaly in a training run, such as a jump of the gradient norm."""
 
     kind: Kind
     step: int
@@ -142,7 +143,7 @@ class Oddity:
 
 
 def oddities(log: TrainingLog) -> list[Oddity]:
-    """Return all oddities, ordered by the step that first shows each."""
+    """Return all anomalies, ordered by the first step that shows each anomaly."""
     return sorted((odd for rule in _RULES for odd in rule(log)), key=lambda odd: odd.step)
 
 
@@ -291,11 +292,10 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
 
 
 def _first_and_last(log: TrainingLog, metric: Metric) -> tuple[float, float, int] | None:
-    """Return three numbers: the median over the first steps, the median over the last steps, and the number of the
-    first of these last steps.
+    """Return three numbers, or None if there are too few steps: the median over the first steps, the median over the
+    last steps, and the number of the first of these last steps.
 
-    Return None if there are too few steps. The first step of the training is left out, because it includes compilation
-    and warm-up.
+    The first step of the training is omitted, because it includes compilation and warm-up.
     """
     values = _finite(metric.of(log))
     rows = [*values.items()][1:]
@@ -395,7 +395,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A snapshot of a training."""
+    """A snapshot of the state of a training run."""
 
     log: TrainingLog
     step: int
@@ -420,7 +420,7 @@ class State:
 
 
 def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
-    """Return the snapshot of a training from its log. Return None if the log has no step yet."""
+    """Return a snapshot of a training run from its log, or None if the log contains no step yet."""
     if not log.steps:
         return None
     seconds, tokens = STEP_SECONDS.of(log).get(log.last), TOKENS.of(log).get(log.last)
@@ -443,7 +443,7 @@ def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
 
 
 def content(state: State) -> dict[str, object]:
-    """Return a state as JSON content."""
+    """Return a state as a JSON-serializable object."""
     ending = state.ending
     return {
         "source": state.log.source,
