@@ -14,7 +14,7 @@ from .conftest import Run
     [
         (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths cannot be combined with --prompt-length,"),
         (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths cannot be combined with --prompt-length,"),
-        (("--spread", "0.5"), "--spread needs the mean length of the responses: give the mean with --response-length"),
+        (("--spread", "0.5"), "--spread requires the mean response length: specify it with --response-length"),
     ],
 )
 def test_lengths_are_given_in_one_way(run: Run, options: tuple[str, ...], said: str) -> None:

@@ -37,7 +37,7 @@ def test_the_manifest_is_yaml_below_what_it_needs(run: Run) -> None:
     ("arguments", "said"),
     [
         (["--pin", "v0.9.1", "--npus", "16", "--format", "docker-run"], "use --server a2-box16, which has enough"),
-        (["--pin", "796871d7", "--format", "docker-run"], "give an image of your own with --image"),
+        (["--pin", "796871d7", "--format", "docker-run"], "specify your own image with --image"),
         (["--pin", "796871d7", "--format", "docker-run"], "--for image"),
         (["--pin", "v0.9.1", "--format", "rayjob", "--mount", "/x", "--", "x"], "--claim NAME:/PATH"),
         (["--pin", "v0.9.1", "--format", "docker-run", "--mount", "x"], "absolute path"),

@@ -39,7 +39,7 @@ def test_a_compiler_that_was_cut_short_is_named_and_judges_nothing(elsewhere: Pa
     (folder / "compile").write_text("0123456789")
     assert toolchain.prepare(PAIRS[0]).folder == folder
     (folder / "compile").write_text(content)
-    with pytest.raises(CommandError, match="found compile is missing or has another size; delete this folder"):
+    with pytest.raises(CommandError, match="found compile is missing or has an unexpected size; delete this folder"):
         toolchain.prepare(PAIRS[0])
 
 

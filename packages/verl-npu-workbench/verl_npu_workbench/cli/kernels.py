@@ -159,7 +159,7 @@ def kernels(
     """
     command: tuple[str, ...] = context.meta.get(_COMMAND, ())
     if sum(map(bool, (target, launches, command))) != 1:
-        raise click.UsageError(_("give one of TARGET, --launches FILE, and -- COMMAND"))
+        raise click.UsageError(_("specify exactly one of TARGET, --launches FILE, or -- COMMAND"))
     say_unconfined(unconfined)
     front, _unused, back = compiler.partition(",")
     pair = next(each for each in PAIRS if (each.front, each.back) == (front, back))

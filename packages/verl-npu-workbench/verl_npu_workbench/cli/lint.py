@@ -114,7 +114,7 @@ def lint(
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
-        raise click.UsageError(_("give one of SCRIPT, --overrides WHAT, and --list-overrides"))
+        raise click.UsageError(_("specify exactly one of SCRIPT, --overrides WHAT, or --list-overrides"))
     if script is not None:
         if revision is not None or pin is not None:
             raise click.UsageError(_("--revision and --pin need --overrides or --list-overrides"))
@@ -148,7 +148,7 @@ def check_script(
             subject=f"--source {source}",
             expected=_("the folder of a source tree, in which the script is started"),
             found=_("a path that is not a folder"),
-            fix=_("give a folder (unpack a wheel first), or leave --source out"),
+            fix=_("specify a folder (unpack a wheel first), or omit --source"),
         )
     tree = Path(source).resolve() if source != upstreams.INSTALLED else tree_of(script).resolve()
     reason = "" if unconfined else why_none()
@@ -307,7 +307,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | Non
             subject=error.subject,
             expected=error.expected,
             found=error.found,
-            why=_("the trainer ends with the same error before anything starts"),
+            why=_("the trainer fails with the same error before anything starts"),
             fix=error.fix,
         )
     if not job.dangling or not follows_all(job):
@@ -322,7 +322,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | Non
             "the trainer resolves all references before the first step, and OmegaConf raises InterpolationKeyError "
             "for this reference"
         ),
-        fix=_("keep the setting to which the reference points, or write a value in place of the reference"),
+        fix=_("restore the setting that the reference points to, or replace the reference with a value"),
     )
 
 

@@ -99,8 +99,9 @@ def named_of(pin: Pin, named: str | None) -> Environment:
             other.name for other in PINS.values() if any(each.id == named for each in other.environments)
         )
         raise click.UsageError(
-            _("--for {named}: with --pin {pin}, expected one of {have}; only {also} has {named}").format(
-                named=named, have=have, pin=pin.name, also=also
-            )
+            _(
+                "--for {named} is not available with --pin {pin}: specify one of {have}; {named} is available only "
+                "with --pin {also}"
+            ).format(named=named, have=have, pin=pin.name, also=also)
         )
     return found

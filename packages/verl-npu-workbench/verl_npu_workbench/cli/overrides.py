@@ -60,7 +60,7 @@ def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> N
 
 def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:
     if revision is not None and pin is not None:
-        raise click.UsageError(_("--revision and --pin exclude each other: give only one of these options"))
+        raise click.UsageError(_("--revision and --pin are mutually exclusive: specify only one of these options"))
     return revision if pin is None else revision_for(pin, text)
 
 
@@ -83,7 +83,7 @@ def _requests(given: str, text: str) -> list[Request]:
             subject=f"--overrides {given}",
             expected=_("a script with Megatron overrides"),
             found=error.found,
-            fix=_("give the script that starts a Megatron training, or the overrides themselves"),
+            fix=_("specify the script that starts a Megatron training run, or the overrides themselves"),
         ) from error
 
 

@@ -310,9 +310,9 @@ def _refuse_places(output: Path, *files: Path | None) -> None:
 def _no_place(path: object, found: str) -> PlanError:
     return PlanError(
         subject=str(path),
-        expected=_("a folder for --output, and files that can be written for --png and --html"),
+        expected=_("a writable folder for --output, and writable files for --png and --html"),
         found=found,
-        fix=_("give another path"),
+        fix=_("specify another path"),
     )
 
 
@@ -322,14 +322,12 @@ def _refuse_lengths(
     if lengths and (prompt_length or response_length or spread):
         raise click.UsageError(
             _(
-                "--lengths cannot be combined with --prompt-length, --response-length, or --spread: give only "
-                "--lengths, or remove it"
+                "--lengths cannot be combined with --prompt-length, --response-length, or --spread: specify only "
+                "--lengths, or remove --lengths"
             )
         )
     if spread and not response_length:
-        raise click.UsageError(
-            _("--spread needs the mean length of the responses: give the mean with --response-length")
-        )
+        raise click.UsageError(_("--spread requires the mean response length: specify it with --response-length"))
 
 
 def _print(

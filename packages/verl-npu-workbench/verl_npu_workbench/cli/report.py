@@ -60,9 +60,9 @@ def _write(file: Path, text: str) -> None:
     except OSError as error:
         raise SourceError(
             subject=f"--output {file}",
-            expected="a file that can be written",
+            expected="a writable file",
             found=error.strerror or str(error),
-            fix="give another path",
+            fix="specify another path",
         ) from None
 
 

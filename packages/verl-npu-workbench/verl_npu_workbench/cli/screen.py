@@ -89,7 +89,7 @@ def _odd(state: State) -> list[Text]:
     ]
     left = len(shown) - _MOST_ODD
     # The latest ones can still be acted upon.
-    said = ngettext("{left} earlier oddity", "{left} earlier oddities", left).format(left=left)
+    said = ngettext("{left} earlier anomaly", "{left} earlier anomalies", left).format(left=left)
     more = [Text(translate(said), style="red")] if left > 0 else []
     return [*stands, *more, *shown[-_MOST_ODD:]]
 

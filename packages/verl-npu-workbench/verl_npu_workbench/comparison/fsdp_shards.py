@@ -102,7 +102,7 @@ def bits(tensor: Any) -> Any:
 def _refusal(path: Path, found: str) -> SourceError:
     return SourceError(
         subject=str(path),
-        expected=_("the shards of one FSDP checkpoint, which can be loaded without executing code"),
+        expected=_("the shards of one FSDP checkpoint, in a format that can be loaded without executing code"),
         found=found,
         fix=_(
             "copy the shards again from the machine that saved them, or compare on that machine with its "

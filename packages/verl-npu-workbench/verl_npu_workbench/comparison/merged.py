@@ -80,7 +80,7 @@ def _shards(checkpoint: Path) -> Iterator[tuple[str, Any]]:
         subject=str(checkpoint),
         expected=_("a folder with fsdp_config.json (FSDP) or dist_ckpt (Megatron)"),
         found=_("a folder that contains neither"),
-        fix=_("give the folder that was the merger's --local_dir, for example CHECKPOINTS/global_step_100/actor"),
+        fix=_("specify the folder that was the merger's --local_dir, for example CHECKPOINTS/global_step_100/actor"),
     )
 
 

@@ -329,9 +329,9 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
     if all(faults == () for faults in reports):
         raise SourceError(
             subject=str(files[0]),
-            expected=_("a report of ascend-fd that names a fault"),
+            expected=_("an ascend-fd report that identifies a fault"),
             found=_("a report without a fault"),
-            fix=_("give the job's log in addition to the report"),
+            fix=_("specify the job's log in addition to the report"),
         )
     return _conclude([_opened(*each, rules) for each in zip(files, reports, strict=True)], rules)
 
@@ -379,5 +379,5 @@ def _refusal(path: Path, found: str) -> SourceError:
         subject=str(path),
         expected=_("the log of a job, or a folder of logs"),
         found=found,
-        fix=_("give the output of the job, Ray's log folder, or CANN's log folder (~/ascend/log)"),
+        fix=_("specify the job's output, Ray's log folder, or CANN's log folder (~/ascend/log)"),
     )

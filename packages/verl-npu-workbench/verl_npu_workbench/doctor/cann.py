@@ -51,8 +51,8 @@ _USUAL = (
 _NNAL = ("/usr/local/Ascend/nnal/atb", "/usr/local/Ascend/cann/nnal/atb")
 _SCRIPT = "set_env.sh"
 _WHY_SOURCED = _(
-    "torch_npu looks for CANN's libraries on LD_LIBRARY_PATH; without that path `import torch` "
-    "ends with `libhccl.so: cannot open shared object file`"
+    "torch_npu looks for CANN's libraries on LD_LIBRARY_PATH; without that path `import torch` fails with "
+    "`libhccl.so: cannot open shared object file`"
 )
 _WHERE = _("in the shell that starts the job, and on each host before `ray start`")
 
@@ -106,7 +106,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
             if name
             else _("no CANN in the environment or in /usr/local/Ascend"),
             expected=str(need) or _("a CANN toolkit"),
-            why=_("torch_npu's compiled part needs CANN's libraries when it is loaded"),
+            why=_("torch_npu's native libraries require CANN's libraries when they are loaded"),
             fix=_install(need),
         )
     elif not found.libraries:
@@ -127,7 +127,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
                 version=found.version or _("a CANN"), folder=found.folder, missing=_(" and ").join(missing)
             ),
             expected=str(need) or _("a CANN environment that is set up"),
-            why=_("CANN finds its operators, and verl finds CANN's version, through these variables"),
+            why=_("CANN finds its operators, and verl finds the version of CANN, through these environment variables"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(found.script)), where=_WHERE),
         )
     else:
@@ -175,7 +175,7 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
             if there
             else _("no nnal in {usual}").format(usual=usual),
             expected=_("the package nnal, in the same version as CANN"),
-            why=_("without nnal, vllm-ascend's operators end with `libatb.so: cannot open shared object file`"),
+            why=_("without nnal, vllm-ascend's operators fail with `libatb.so: cannot open shared object file`"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(usual / _SCRIPT)), where=_WHERE)
             if there
             else _("install nnal in the version of CANN, then run `source {nnal}/{script}` {where}").format(
@@ -500,7 +500,7 @@ def _judge(site: Site, name: str, component: Component, files: list[Path]) -> Fi
                 library=first.library, others=others, wanted_by=first.wanted_by
             ),
             expected=_("{library} from {whose}").format(library=first.library, whose=whose),
-            why=_("`import {component}` ends with `{library}: cannot open shared object file`").format(
+            why=_("`import {component}` fails with `{library}: cannot open shared object file`").format(
                 component=component.value.replace("-", "_"), library=first.library
             ),
             fix=fix,
@@ -522,7 +522,7 @@ def _too_old(name: str, lack: Lack) -> Finding:
         place=place, symbol=lack.symbol, wanted_by=lack.wanted_by
     )
     needed = _("a {library} with {symbol}").format(library=lack.library, symbol=lack.symbol)
-    why = _("the import ends with `version `{symbol}' not found`").format(symbol=lack.symbol)
+    why = _("the import fails with `version `{symbol}' not found`").format(symbol=lack.symbol)
     if lack.elsewhere is not None:
         # Which of the two is loaded depends on the order in which the process loads libraries.
         fix = f"export LD_LIBRARY_PATH={shlex.quote(str(lack.elsewhere.parent))}:$LD_LIBRARY_PATH"

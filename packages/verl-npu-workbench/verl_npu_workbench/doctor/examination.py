@@ -142,7 +142,7 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
         if subject is None:
             raise CommandError(
                 subject="--only",
-                expected=_("names of {names}").format(names=_(", ").join(NAMES)),
+                expected=_("one or more of {names}").format(names=_(", ").join(NAMES)),
                 found=name,
                 fix=_("correct the name"),
             )

@@ -54,7 +54,9 @@ def judge_driver(site: Site) -> Iterator[Finding]:
         found + firmware,
         expected=_("{need}, or later").format(need=need),
         why=_("a driver that is older than CANN lacks functions that CANN calls"),
-        fix=_("install driver and firmware (HDK){at} or later on the host, then reboot it").format(at=need.at()),
+        fix=_("install the driver and firmware (HDK){at} or later on the host, then reboot the host").format(
+            at=need.at()
+        ),
     )
 
 
@@ -74,7 +76,7 @@ def judge_npus(site: Site) -> Iterator[Finding]:
                 f"{len(smi.npus)} x {', '.join(useless)}",
                 expected=_("Ascend A2 (910B1 to 910B4), A3, or A5"),
                 why=_("neither verl nor vllm-ascend supports this NPU model"),
-                fix=_("use a machine with Ascend A2 or A3"),
+                fix=_("use a machine with one of these NPU models"),
             )
         elif sick:
             yield _sick(sick, len(smi.npus))
@@ -92,8 +94,8 @@ def _none(site: Site) -> Finding:
         return error(
             "npus",
             smi.problem,
-            expected=_("an `npu-smi info` that lists the NPUs"),
-            why=_("the driver is missing, is not mounted into this container, or does not answer"),
+            expected=_("the NPUs in the output of `npu-smi info`"),
+            why=_("the driver is missing, is not mounted into this container, or does not respond"),
             fix=_MOUNTS if not devices else _("reinstall the driver on the host, or reset the NPUs, then try again"),
         )
     return error(
@@ -151,10 +153,10 @@ def _memory(site: Site) -> Iterator[Finding]:
     yield warning(
         "npu-memory",
         found,
-        expected=_("NPUs that nobody else uses"),
+        expected=_("NPUs that no other process uses"),
         why=_(
-            "a rollout engine takes the share gpu_memory_utilization of an NPU's whole memory, so the engine runs "
-            "out of memory if other processes use some of this memory"
+            "a rollout engine claims the fraction gpu_memory_utilization of an NPU's total memory, so the engine "
+            "runs out of memory if other processes use some of this memory"
         ),
         fix=fix,
     )
@@ -207,7 +209,7 @@ def judge_open_files(site: Site) -> Iterator[Finding]:
             str(site.open_files),
             expected=_("at least {least_files}; 65536 on a cluster").format(least_files=_LEAST_FILES),
             why=_(
-                "each Ray worker has a socket to every other worker; beyond the limit, workers end with `Too "
+                "each Ray worker has a socket to every other worker; above this limit, workers fail with `Too "
                 "many open files`"
             ),
             fix=_("ulimit -n 65536  # in the shell that runs `ray start`"),
@@ -256,7 +258,7 @@ def judge_ports(site: Site) -> Iterator[Finding]:
     if not taken or (asked and free >= len(_USUAL)):
         yield ok(
             name,
-            _("{named} free").format(named=named)
+            _("{named} not in use").format(named=named)
             if not taken
             else _("{named}, {free} of them free").format(named=named, free=free),
         )
@@ -264,8 +266,8 @@ def judge_ports(site: Site) -> Iterator[Finding]:
     yield warning(
         name,
         _("a process listens at {str}").format(str=_(", ").join(map(str, taken[:5]))),
-        expected=_("{named} free").format(named=named),
-        why=_("each HCCL rank listens at one of these ports, and ends with an error if the port is taken"),
+        expected=_("{named} not in use").format(named=named),
+        why=_("each HCCL rank listens on one of these ports, and fails if the port is in use"),
         fix=_("export {range}=auto  # or end the process that listens: ss -ltnp 'sport = :{taken}'").format(
             range=_RANGE, taken=taken[0]
         ),

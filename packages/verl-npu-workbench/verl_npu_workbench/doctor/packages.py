@@ -57,7 +57,10 @@ def judge_python(site: Site) -> Iterator[Finding]:
         "python",
         site.python,
         expected=str(need),
-        why=_("the CANN, torch_npu, and vllm-ascend of this pin have wheels and tests only for these versions"),
+        why=_(
+            "the releases of CANN, torch_npu, and vllm-ascend for this pin are built and tested only for these "
+            "Python versions"
+        ),
         fix=f"conda create -n verl-npu python={version} -y && conda activate verl-npu",
     )
 
@@ -72,8 +75,8 @@ def judge_verl(site: Site) -> Iterator[Finding]:
             _("neither verl nor torch in this environment") if empty else _("no verl in this environment"),
             expected=_("one of {pins}").format(pins=_(", ").join(PINS)),
             why=_(
-                "which versions the other packages must have depends on verl; verl is not installed, so no "
-                "versions were compared"
+                "the required versions of the other packages depend on the version of verl; verl is not "
+                "installed, so no versions were compared"
             ),
             fix=_(
                 "{env} --pin v0.7.1  # or another pin; prints the commands that install everything, in order"
@@ -104,8 +107,8 @@ def judge_patches(site: Site) -> Iterator[Finding]:
         yield error(
             "patches",
             _(", ").join(judged.refused),
-            expected=_("versions of verl and transformers that verl-npu's patches fit"),
-            why=_("if one patch of a feature does not fit, verl-npu does not apply the feature at all"),
+            expected=_("versions of verl and transformers that are compatible with verl-npu's patches"),
+            why=_("if one patch of a feature is not compatible, verl-npu does not apply the feature at all"),
             fix=_("verl-npu check --diff  # shows what differs"),
         )
     else:
@@ -197,7 +200,7 @@ CLASHES = (
         ("796871d7", "v0.6.1"),
         _("4.52.4 or later"),
         "4.52.4",
-        _("`import verl` ends with a ValueError on NPUs"),
+        _("`import verl` fails with a ValueError on NPUs"),
         _("verl/__init__.py of these pins"),
     ),
     Clash(
@@ -206,7 +209,7 @@ CLASHES = (
         (),
         _("4.53.3 or before, or 4.55.4 or later"),
         "4.57.6",
-        _("transformers 4.54 has no code for NPUs, so flash_attention_2, which verl uses, ends with an ImportError"),
+        _("transformers 4.54 has no code for NPUs, so flash_attention_2, which verl uses, fails with an ImportError"),
         "https://github.com/huggingface/transformers/pull/40151",
     ),
     Clash(
@@ -216,7 +219,7 @@ CLASHES = (
         "4.52.4",
         "4.52.4",
         _(
-            "verl's workers end with `cannot import name 'index_first_axis' from "
+            "verl's workers fail with `cannot import name 'index_first_axis' from "
             "'transformers.integrations.npu_flash_attention'`"
         ),
         "https://github.com/volcengine/verl/issues/3561",
@@ -228,7 +231,7 @@ CLASHES = (
         (),
         _("4.53.3 or before, or 4.55.4 or later"),
         "4.57.6",
-        _("transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and end with `No module named 'flash_attn'`"),
+        _("transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and fail with `No module named 'flash_attn'`"),
         "https://github.com/huggingface/transformers/pull/40151",
         healed="verl-npu's feature attention redirects it to the NPU's own flash attention",
     ),
@@ -319,7 +322,7 @@ _NEEDED: Mapping[Component, _Absence] = {
     Component.RAY: _Absence(Severity.ERROR, _("verl starts its workers with Ray")),
     Component.EINOPS: _Absence(
         Severity.WARNING,
-        _("from 796871d7 to v0.7.1, use_remove_padding and Ulysses end with `No module named 'einops'`"),
+        _("from 796871d7 to v0.7.1, use_remove_padding and Ulysses fail with `No module named 'einops'`"),
     ),
     Component.PEFT: _Absence(Severity.WARNING, _("verl's workers import this package for LoRA")),
     Component.PYARROW: _Absence(
@@ -373,7 +376,7 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
 def _why(need: Need) -> str:
     arch = next((claim.arch for claim in need.supported if claim.arch), "")
     if arch:
-        return _("verl's documents name this version for {arch} processors").format(arch=arch)
+        return _("verl's documentation lists this version for {arch} processors").format(arch=arch)
     tested = _("verl {pin} was written for and tested with this version").format(pin=need.pin)
     return _WHY.get(need.component, tested)
 
@@ -410,9 +413,7 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
         name,
         str(package),
         expected=str(need),
-        why=_(
-            "this package is made for CUDA, and programs that find this package use it instead of the code for NPUs"
-        ),
+        why=_("this package is built for CUDA, and programs use it instead of their code for NPUs if it is installed"),
         fix=f"pip uninstall -y {name}",
     )
 
@@ -479,8 +480,8 @@ def judge_torch(site: Site) -> Iterator[Finding]:
             found,
             expected=_("torch {major}.{minor}").format(major=theirs.major, minor=theirs.minor),
             why=_(
-                "libtorch_npu.so is compiled for one release of PyTorch; with another release, `import torch_npu` "
-                "ends with `undefined symbol: _ZN…`"
+                "libtorch_npu.so is compiled for one release of PyTorch; with another release, `import "
+                "torch_npu` fails with `undefined symbol: _ZN…`"
             ),
             fix=fix,
         )
@@ -511,7 +512,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
             name,
             _("vllm-ascend {ascend} without vllm").format(ascend=ascend),
             expected=_("vllm {wanted}").format(wanted=wanted or _("with the same version number")),
-            why=_("vllm-ascend imports vllm, and without vllm, it ends with `No module named 'vllm'`"),
+            why=_("vllm-ascend imports vllm, and fails with `No module named 'vllm'` if vllm is not installed"),
             fix=_exchange(site, Component.VLLM, wanted),
         )
     elif ascend is None and vllm is not None:
@@ -522,7 +523,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
             name,
             _("vllm {vllm} without vllm-ascend").format(vllm=vllm),
             expected=wanted,
-            why=_("vLLM alone does not support NPUs: a rollout ends with `Failed to infer device type`"),
+            why=_("vLLM alone does not support NPUs: a rollout fails with `Failed to infer device type`"),
             fix=_exchange(site, Component.VLLM_ASCEND, _release(vllm.parsed)),
         )
     elif vllm is not None and ascend is not None:
@@ -553,10 +554,10 @@ def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Find
     return warning(
         name,
         found,
-        expected=_("the same version number for both"),
+        expected=_("the same version number for vllm and vllm-ascend"),
         why=_(
-            "vllm-ascend changes vLLM's own classes; with another release of vLLM, vllm-ascend ends with an "
-            "ImportError when it starts, or computes wrong results"
+            "vllm-ascend patches vLLM's own classes; with another release of vLLM, vllm-ascend fails with an "
+            "ImportError when it starts, or computes incorrect results"
         ),
         fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
     )
@@ -589,7 +590,7 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
             name,
             _("MindSpeed {mindspeed} without Megatron").format(mindspeed=mindspeed),
             expected=f"megatron-core {Need.of(site, Component.MEGATRON)}",
-            why=_("`import mindspeed.megatron_adaptor` fails, and PyTorch stays changed in that process"),
+            why=_("`import mindspeed.megatron_adaptor` fails, and leaves PyTorch partly patched in that process"),
             fix=_("export PYTHONPATH=$PYTHONPATH:/path/to/Megatron-LM  # or: pip install -e Megatron-LM"),
         )
     elif mindspeed is None:
@@ -597,7 +598,9 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
             name,
             _("megatron-core {megatron} without MindSpeed").format(megatron=megatron),
             expected=_("mindspeed {of}").format(of=Need.of(site, Component.MINDSPEED)),
-            why=_("Megatron alone is written for CUDA; on NPUs, verl's Megatron backend needs MindSpeed"),
+            why=_(
+                "without MindSpeed, Megatron runs only on CUDA; on NPUs, verl's Megatron backend requires MindSpeed"
+            ),
             fix="git clone https://gitcode.com/Ascend/MindSpeed.git && pip install -e MindSpeed",
         )
     else:

@@ -453,7 +453,7 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
     last = " ".join(said[-1].strip("| ").split()) if said else "nothing"
     return Answer(
         True,
-        _("`npu-smi info` ends with status {returncode} and says: {last}").format(
+        _("`npu-smi info` exits with status {returncode} and prints: {last}").format(
             returncode=ran.returncode, last=last
         ),
         answer.version,

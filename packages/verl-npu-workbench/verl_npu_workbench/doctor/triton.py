@@ -61,11 +61,11 @@ def _judge_files(site: Site) -> Finding:
             expected=_("an intact triton-ascend; {file} is from upstream's triton").format(file=lost)
             if lost
             else _("an intact triton-ascend; triton/backends/ascend is missing"),
-            why=_("without triton-ascend's files, Triton kernels end with `0 active drivers`"),
+            why=_("without triton-ascend's files, Triton kernels fail with `0 active drivers`"),
             fix=fix,
         )
     if need.supported and triton.parsed is not None and need.met_by(triton.parsed):
-        return ok("triton", _("{triton}, which the documents of {pin} name").format(triton=triton, pin=need.pin))
+        return ok("triton", _("{triton}, which the documentation of {pin} lists").format(triton=triton, pin=need.pin))
     if _is_required(ascend, triton):
         return ok("triton", _("{triton}, which triton-ascend {ascend} requires").format(triton=triton, ascend=ascend))
     return warning(
@@ -146,10 +146,12 @@ def _judge_cann(site: Site) -> Finding:
         both,
         expected=_("CANN {named} ({guide})").format(named=_(" or ").join(named), guide=_GUIDE),
         why=_(
-            "CANN's compiler reads the output of triton-ascend, and each release of triton-ascend is made for "
+            "CANN's compiler reads the output of triton-ascend, and each release of triton-ascend is built for "
             "certain releases of CANN"
         ),
         fix=f"pip install triton-ascend=={others[0]}"
         if others
-        else _("install CANN {named}, or a triton-ascend whose documents name this CANN").format(named=named[0]),
+        else _("install CANN {named}, or a triton-ascend release whose documentation lists the installed CANN").format(
+            named=named[0]
+        ),
     )

@@ -157,7 +157,7 @@ _READS_NZ = Version("0.11.0rc1")
 """The first vllm-ascend release that reads the variable VLLM_ASCEND_ENABLE_NZ."""
 _BINDS_CPUS = Version("0.18.0rc1")
 """The first vllm-ascend release that binds the CPUs of its engines by default, on ARM."""
-_HCCL_REFUSES = _("with any other value, HCCL ends with an error when the first communicator is made")
+_HCCL_REFUSES = _("with any other value, HCCL fails when the first communicator is created")
 _HCCL_MEETS = _(
     "the ranks of HCCL meet through this interface or address, and do not find each other with a wrong one"
 )
@@ -178,13 +178,13 @@ RULES = (
         ALLOCATOR,
         _sleeping,
         _("expandable_segments:False, or no expandable_segments"),
-        _("vllm-ascend's sleep mode ends with `Expandable segments are not compatible with memory pool`"),
+        _("vllm-ascend's sleep mode fails with `Expandable segments are not compatible with memory pool`"),
     ),
     VariableRule(
         VISIBLE_DEVICES,
         _visible,
         _("the numbers of some of this machine's NPUs, separated by commas, each number once"),
-        _("CANN ends with an error, or shows fewer NPUs than the job uses"),
+        _("CANN fails, or shows fewer NPUs than the job uses"),
         Severity.ERROR,
     ),
     VariableRule(
@@ -205,7 +205,7 @@ RULES = (
         "NPU_FA2_SPARSE_MODE",
         _one_of("2", "3"),
         "2 or 3",
-        _("the import of transformers' NPU attention ends with a ValueError"),
+        _("the import of transformers' NPU attention fails with a ValueError"),
         Severity.ERROR,
         stages=_EITHER,
     ),
@@ -217,9 +217,9 @@ RULES = (
         _attention,
         _("an unset variable, though verl's quickstarts for Ascend up to v0.7 export XFORMERS"),
         _(
-            "vllm-ascend ignores this variable and chooses the attention itself. But vLLM 0.8 to 0.10 "
-            "takes XFORMERS as a request for its V0 engine, and ends with NotImplementedError if "
-            "VLLM_USE_V1=1 is set, too"
+            "vllm-ascend ignores this variable and chooses the attention itself. But vLLM 0.8 to 0.10 takes "
+            "XFORMERS as a request for its V0 engine, and fails with NotImplementedError if VLLM_USE_V1=1 is "
+            "set, too"
         ),
         stages=_EITHER,
     ),
@@ -262,7 +262,7 @@ RULES = (
         "GLOO_SOCKET_IFNAME",
         _interface,
         _INTERFACES,
-        _("the CPU process group ends with `Unable to find address for` that name"),
+        _("the CPU process group fails with `Unable to find address for` that name"),
         Severity.ERROR,
     ),
     VariableRule("TP_SOCKET_IFNAME", _interface, _INTERFACES, _("TensorPipe connects through this interface")),
@@ -307,7 +307,7 @@ def judge_variables(site: Site) -> Iterator[Finding]:
         yield ok("variables", _("{count} documented variables are set, all correctly").format(count=count))
 
 
-_ENDS = _("the import of verl ends with this error")
+_ENDS = _("the import of verl fails with this error")
 _ENDS_UNDER_STRICT = _("with {strict}=1 {ends}").format(strict=environment.STRICT.name, ends=_ENDS)
 _COSTS = {
     environment.SWITCH.name: _("verl-npu stays off, and verl runs unpatched; {ends_under_strict}").format(

@@ -67,7 +67,7 @@ def container(
                     "same path"
                 ),
                 found=path,
-                fix=_("give a path such as /data"),
+                fix=_("specify a path such as /data"),
             )
     published = target.environment.published and not image
     own = target.image if published else None
@@ -95,12 +95,12 @@ def _own_image(target: Target) -> str:
         else _("use {names} with --for {id}, or ").format(names=names, id=published[0].id)
     )
     raise CommandError(
-        subject=_("an image of verl {target} for {npu} with {arch} processors").format(
+        subject=_("an image with verl {target} for {npu} and {arch} processors").format(
             target=target.name, npu=target.npu.value.upper(), arch=target.arch.value
         ),
         expected=names if target.environment.published else _("a Dockerfile in verl's docker/ascend at this pin"),
         found=_("no image"),
-        fix=_("{other}give an image of your own with --image").format(other=other),
+        fix=_("{other}specify your own image with --image").format(other=other),
     )
 
 
@@ -221,11 +221,11 @@ class Server:
             raise CommandError(
                 subject=f"--npus {npus}",
                 expected=_(
-                    "{allowed}, because Ascend's scheduler accepts only these numbers of NPUs for a pod on {name}"
+                    "{allowed}, because Ascend's scheduler accepts only these NPU counts for a pod on {name}"
                 ).format(allowed=_(", ").join(allowed), name=self.name)
-                + (_(" in a job over {nodes} nodes").format(nodes=nodes) if nodes > 1 else ""),
+                + (_(" in a job on {nodes} nodes").format(nodes=nodes) if nodes > 1 else ""),
                 found=str(npus),
-                fix=_("give one of these numbers with --npus"),
+                fix=_("set --npus to one of these numbers"),
             )
 
     def _is_given(self, npus: int, nodes: int) -> bool:

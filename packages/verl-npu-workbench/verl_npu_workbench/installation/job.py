@@ -38,10 +38,10 @@ class Claim:
             raise CommandError(
                 subject=f"--claim {text}",
                 expected=_(
-                    "NAME:/PATH, where NAME is a PersistentVolumeClaim and PATH is the folder at which it is mounted"
+                    "NAME:/PATH, where NAME is the name of a PersistentVolumeClaim and /PATH is its mount path"
                 ),
                 found=repr(text),
-                fix=_("see verl-npu setup --help"),
+                fix=_("run verl-npu setup --help to see the syntax"),
             )
         return cls(name, path)
 
@@ -94,7 +94,8 @@ def _check_name(name: str) -> None:
         raise CommandError(
             subject=f"--name {name}",
             expected=_(
-                "at most {longest_name} lowercase letters, digits, and hyphens, the first of them a letter"
+                "at most {longest_name} characters that are lowercase letters, digits, or hyphens, beginning "
+                "with a letter"
             ).format(longest_name=_LONGEST_NAME),
             found=repr(name),
             fix=_("choose another name"),

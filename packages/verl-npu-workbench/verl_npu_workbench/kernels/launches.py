@@ -69,11 +69,11 @@ def _why(cases: object) -> str:
 def _no_launches(path: Path, found: str) -> CommandError:
     return CommandError(
         subject=str(path),
-        expected=_("a file with recorded launches of Triton kernels, one launch in each line"),
+        expected=_("a file of recorded Triton kernel launches, one launch in each line"),
         found=found,
         fix=_(
-            "record the launches again: run the program with {virtual}=1 and {name}=FILE, let it import "
-            "torch before triton, and launch its kernels on tensors of virtual NPUs"
+            "record the launches again: run the program with {virtual}=1 and {name}=FILE; the program must "
+            "import torch before triton, and launch its kernels on tensors of virtual NPUs"
         ).format(virtual=VIRTUAL_NPUS, name=environment.LAUNCHES.name),
     )
 

@@ -161,7 +161,7 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
         raise CommandError(
             subject=str(folder),
             expected=_("the complete compiler, as it was installed"),
-            found=_("{file} is missing or has another size").format(file=damaged),
+            found=_("{file} is missing or has an unexpected size").format(file=damaged),
             fix=_("delete this folder; the next run installs the compiler again"),
         )
     return Toolchain(folder, pair, chosen)
@@ -216,7 +216,7 @@ def _python(named: str) -> Python:
         subject=_("the interpreter that triton-ascend runs in"),
         expected=_("Python 3.10 or 3.11, the only versions that triton-ascend supports"),
         found=_(", ").join(seen),
-        fix=_("give an interpreter with --python PATH"),
+        fix=_("specify an interpreter with --python PATH"),
     )
 
 
@@ -268,7 +268,7 @@ def _installer(python: Python) -> list[str]:
         return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
     raise CommandError(
         subject=_("downloading the compiler"),
-        found=_("the Python {program} has no pip, and the program uv is not installed").format(program=python.program),
+        found=_("the Python interpreter {program} has no pip, and uv is not installed").format(program=python.program),
         fix="pip install 'verl-npu-workbench[kernels]'",
     )
 

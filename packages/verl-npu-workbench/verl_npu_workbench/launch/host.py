@@ -164,7 +164,7 @@ def preload(environ: Mapping[str, str]) -> dict[str, str]:
             "--jemalloc",
             _("the library jemalloc on this host"),
             _("none"),
-            _("install it (`apt install libjemalloc2` or `yum install jemalloc`), or leave out --jemalloc"),
+            _("install it (`apt install libjemalloc2` or `yum install jemalloc`), or omit --jemalloc"),
         )
     return {_PRELOAD: ":".join(filter(None, (library, given)))}
 

@@ -78,7 +78,7 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
     try:
         meeting = Meeting(port, own, host.nodes)
     except OSError as error:
-        fix = _("give all nodes another --port")
+        fix = _("specify another --port on all nodes")
         raise refused(_("port {port}").format(port=port), _("a free port"), str(error.strerror), fix) from error
     processes = ProcessTree()
     try:

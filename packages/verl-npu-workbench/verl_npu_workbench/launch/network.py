@@ -51,6 +51,6 @@ def towards(host: str) -> str:
             raise refused(host, _("a route to this host"), str(error.strerror), _("bring the interface up")) from error
         own = str(asked.getsockname()[0])
     if own.startswith("127."):
-        fix = _("correct the host's entry in /etc/hosts, or give the host's address")
+        fix = _("correct the host's entry in /etc/hosts, or specify the host's address")
         raise refused(host, _("an address that other hosts can reach"), address, fix)
     return own

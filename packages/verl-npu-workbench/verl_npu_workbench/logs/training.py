@@ -429,13 +429,13 @@ def _event_files(path: Path) -> list[Path]:
     if len(folders) != 1:
         raise SourceError(
             subject=str(path),
-            expected=_("the folder of one training's TensorBoard files (events.out.tfevents.…)"),
-            found=_("the files of {count} trainings: {folders}").format(
+            expected=_("a folder with the TensorBoard files (events.out.tfevents.…) of a single training run"),
+            found=_("the files of {count} training runs: {folders}").format(
                 count=len(folders), folders=_(", ").join(folders)
             )
             if folders
             else _("no TensorBoard files"),
-            fix=_("give the folder that directly contains the files of one training"),
+            fix=_("specify the folder that directly contains the files of one training run"),
         )
     # Their names begin with the time of their creation.
     return sorted(found, key=lambda file: file.name)
@@ -449,9 +449,9 @@ def _events(files: Sequence[Path]) -> Iterator[StepLine]:
     except ImportError as error:
         raise SourceError(
             subject=str(files[0]),
-            expected=_("the package tensorboard, which reads TensorBoard's files"),
+            expected=_("an installed tensorboard package, which is required to read TensorBoard files"),
             found=_("an import error: {error}").format(error=error),
-            fix=_("pip install tensorboard, or give the job's console log"),
+            fix=_("pip install tensorboard, or specify the job's console log"),
         ) from error
     for file in files:
         for event in EventFileLoader(str(file)).Load():
@@ -743,13 +743,13 @@ def _unreadable(path: Path, found: str) -> SourceError:
     return SourceError(
         subject=str(path),
         expected=_(
-            "a log of a training with verl: a console log (lines `step:1 - …`), a log of verl's file "
-            "logger, or TensorBoard files"
+            "a log of a verl training job: a console log (lines `step:1 - …`), a log of verl's file logger, or "
+            "TensorBoard files"
         ),
         found=found,
         fix=_(
-            "wait for the first step (`verl-npu doctor --hang` says whether the job makes progress), or "
-            "give the file with the job's output, or the folder with the job's TensorBoard files"
+            "wait for the first step (`verl-npu doctor --hang` shows whether the job makes progress), or specify "
+            "the file that contains the job's output or the folder that contains its TensorBoard files"
         ),
     )
 

@@ -129,9 +129,9 @@ def read(path: Path) -> Proof:
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise CommandError(
             subject=str(path),
-            expected=_("a bundle, proof-DATE.zip, that `verl-npu prove` wrote"),
+            expected=_("a bundle (proof-DATE.zip) that `verl-npu prove` created"),
             found=str(error) or type(error).__name__,
-            fix=_("give the original file"),
+            fix=_("specify the original file"),
         ) from error
     _check_schema(said, path)
     _check_schema(corpus, path)
@@ -153,7 +153,7 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
             subject=str(path),
             expected=_("an archive with {proof} and {corpus}").format(proof=PROOF, corpus=CORPUS),
             found=_("an archive with other files"),
-            fix=_("give a bundle that `verl-npu prove` wrote"),
+            fix=_("specify a bundle that `verl-npu prove` created"),
         ) from None
     # The size in the archive may be wrong, so never read more than the limit.
     with archive.open(info) as member:
@@ -174,7 +174,7 @@ def _check_schema(said: Reader, path: Path) -> None:
             subject=str(path),
             expected=_("a bundle of format {number}").format(number=SCHEMA),
             found=repr(found)[:40],
-            fix=_("read the bundle with verl-npu in the version that made the bundle, or in a later version"),
+            fix=_("read the bundle with the version of verl-npu that created the bundle, or with a later version"),
         )
 
 

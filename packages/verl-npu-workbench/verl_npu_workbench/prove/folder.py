@@ -71,7 +71,7 @@ class Folder:
                 subject=f"--output {self.path}",
                 expected=_("a folder without a proof"),
                 found=_("an earlier proof"),
-                fix=_("continue the earlier proof with --resume, or give another folder"),
+                fix=_("continue the earlier proof with --resume, or specify another folder"),
             )
         with writing(self.path):
             (self.path / "stages").mkdir(parents=True, exist_ok=True)
@@ -85,8 +85,8 @@ class Folder:
             raise CommandError(
                 subject=f"--output {self.path}",
                 expected=_("a folder with a proof to continue"),
-                found=_("no {file}").format(file=_ASKED),
-                fix=_("give the folder of the proof, or remove --resume"),
+                found=_("no file {file}").format(file=_ASKED),
+                fix=_("specify the folder that contains the proof, or remove --resume"),
             )
         return asked_of(Reader(self._content(path), str(path)))
 
@@ -136,9 +136,9 @@ class Folder:
         if answer.wrong:
             raise CommandError(
                 subject=str(path),
-                expected=_("JSON that `verl-npu prove` wrote"),
+                expected=_("JSON that was written by `verl-npu prove`"),
                 found=answer.wrong,
-                fix=_("start a new proof in another folder"),
+                fix=_("the folder is damaged; start a new proof in another folder"),
             )
         return dict(answer.content)
 
@@ -159,5 +159,5 @@ def writing(path: Path) -> Iterator[None]:
             subject=str(path),
             expected=_("free disk space, and permission to write the file"),
             found=error.strerror or str(error),
-            fix=_("make room and continue with --resume, which keeps finished stages"),
+            fix=_("free some disk space, and run the command again with --resume, which keeps finished stages"),
         ) from error

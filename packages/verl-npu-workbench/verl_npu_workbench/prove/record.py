@@ -162,7 +162,7 @@ def _lines(path: Path) -> list[bytes]:
                 lines=_MOST_LINES, bytes=_LONGEST_LINE
             ),
             found=_("{count} lines").format(count=len(lines)),
-            fix=_("start a new proof in another folder"),
+            fix=_("the folder is damaged; start a new proof in another folder"),
         )
     return lines
 
@@ -175,5 +175,5 @@ def _parsed(line: bytes, path: Path, number: int) -> object:
             subject=_("{path}, line {line}").format(path=path, line=number + 1),
             expected=_("a line of JSON that a stage wrote"),
             found=described(error),
-            fix=_("start a new proof in another folder"),
+            fix=_("the folder is damaged; start a new proof in another folder"),
         ) from error

@@ -37,19 +37,19 @@ STAGES = (
         title=_(
             "the operators that verl-npu and its models call, forward and backward, compared with float64 on the host"
         ),
-        meaning=_("the model's numbers and gradients would be wrong"),
+        meaning=_("the model's outputs and gradients would be incorrect"),
         share=0.12,
     ),
     Stage(
         name="attention",
         title=_("attention with packed, padded, grouped, and Ulysses shapes"),
-        meaning=_("tokens would attend to the wrong tokens, or their gradients would be wrong"),
+        meaning=_("tokens would attend to the wrong tokens, or their gradients would be incorrect"),
         share=0.08,
     ),
     Stage(
         name="models",
         title=_("models of the patched families: logits, gradients, and a step, patched and unpatched"),
-        meaning=_("a training would follow other gradients than on other hardware"),
+        meaning=_("a training run would follow other gradients than on other hardware"),
         share=0.13,
     ),
     Stage(

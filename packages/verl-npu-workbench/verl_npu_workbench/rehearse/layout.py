@@ -59,7 +59,7 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
                 subject="--npus",
                 expected=_("at least 2, because the trainer and the rollout have separate NPUs in this script"),
                 found=str(npus),
-                fix=_("give --npus 2 or more"),
+                fix=_("specify --npus 2 or more"),
             )
         rollout = min(wanted.rollout_tensor, max(limit // 2, 1))
         # In the v1 trainer, the trainer's NPUs have replicas of the servers too.

@@ -111,7 +111,7 @@ def chosen_architecture(settings: Settings, asked: str) -> Architecture:
             subject="--architecture",
             expected=_("one of ") + _(", ").join(each.name for each in ARCHITECTURES),
             found=repr(asked),
-            fix=_("give the model_type from the model's config.json"),
+            fix=_("specify the model_type from the model's config.json"),
         )
     path = next((settings.text(key) for key in _MODELS if settings.text(key)), "")
     return architecture_of(path)
@@ -134,7 +134,7 @@ def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Pat
         raise CommandError(
             subject=_("this environment"),
             found=_("the package {package} is not installed").format(package="transformers"),
-            fix=_("run verl-npu with the Python of the environment in which your verl is installed"),
+            fix=_("run verl-npu with the Python interpreter of the environment that verl is installed in"),
         ) from error
     # A new version of the generator must not use older models.
     made_by = hashlib.sha256(small_model.source()).hexdigest()[:8]
@@ -157,11 +157,14 @@ def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Pat
             is_full = os.strerror(errno.ENOSPC) in found
             raise CommandError(
                 subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
-                expected=_("a model that transformers {transformers} can make").format(transformers=transformers),
+                expected=_("a model that transformers {transformers} can create").format(transformers=transformers),
                 found=found,
                 fix=_("free some disk space, or choose another --output")
                 if is_full
-                else _("install the transformers version that your verl requires, or rehearse with --architecture"),
+                else _(
+                    "install the transformers version that your version of verl requires, or rehearse with "
+                    "--architecture"
+                ),
             )
         (made / _SUMS).write_text(json.dumps(_sums(made)))
         # Another process may have been faster, with the same model.
@@ -249,7 +252,7 @@ def engine_for(
             subject=f"{trainer}, {ENGINE}={settings.text(ENGINE)}",
             expected=_("vLLM as the rollout engine, because this trainer cannot send weights to a substitute engine"),
             found=_("vLLM {vllm}, but --rollout chooses another engine").format(vllm=vllm) if vllm else _("no vLLM"),
-            fix=_("give --rollout vllm")
+            fix=_("specify --rollout vllm")
             if vllm
             else _(
                 "rehearse the script at ccd7d934 with scripts/rehearse.sh --verl CHECKOUT, which installs "

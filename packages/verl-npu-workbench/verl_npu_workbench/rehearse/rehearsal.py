@@ -153,9 +153,9 @@ def _new_folder(output: Path, name: str) -> Path:
     except OSError as error:
         raise CommandError(
             subject="--output",
-            expected=_("a folder that can be written"),
+            expected=_("a writable folder"),
             found=f"{output}: {error}",
-            fix=_("give another folder"),
+            fix=_("specify another folder"),
         ) from error
     return folder
 

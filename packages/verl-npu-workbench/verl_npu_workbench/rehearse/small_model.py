@@ -76,10 +76,10 @@ def architecture_of(path: str) -> Architecture:
                 return each
     raise CommandError(
         subject=_("the model {path!r}").format(path=path),
-        expected=_("a path that names one of these architectures: ")
+        expected=_("a path that contains the name of one of these architectures: ")
         + _(", ").join(each.name for each in ARCHITECTURES),
         found=_("a path that contains none of these names"),
-        fix=_("give the architecture with --architecture NAME"),
+        fix=_("specify the architecture with --architecture NAME"),
     )
 
 

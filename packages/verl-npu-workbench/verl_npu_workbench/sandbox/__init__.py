@@ -165,15 +165,15 @@ def sandbox_program() -> tuple[str, ...]:
     found = shutil.which(_PROGRAM)
     if found is None:
         raise SandboxError(
-            subject=_("the sandbox for a launch script and for the code of its source tree"),
-            found=_("the program bwrap is not on PATH"),
+            subject=_("the sandbox for a launch script and its source tree"),
+            found=_("bwrap is not on PATH"),
             fix=_FIX.format(more=""),
         )
     program, said = _tried(found)
     if not program:
         raise SandboxError(
-            subject=_("the sandbox for a launch script and for the code of its source tree"),
-            expected=_("{found} to make a sandbox").format(found=found),
+            subject=_("the sandbox for a launch script and its source tree"),
+            expected=_("{found} to be able to create a sandbox").format(found=found),
             found=said,
             fix=_FIX.format(more=_(" and allow user namespaces (in a container: --security-opt seccomp=unconfined)")),
         )

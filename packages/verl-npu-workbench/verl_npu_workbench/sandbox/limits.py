@@ -70,9 +70,9 @@ class Watch:
         method is fast enough to be called many times a second."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
-            return _("a program that was still running after {seconds:.0f} s").format(seconds=limits.seconds)
+            return _("the program was still running after {seconds:.0f} s").format(seconds=limits.seconds)
         if self.log.stat().st_size > 64 * limits.output:
-            return _("a program that printed more than {value} MiB").format(value=64 * limits.output >> 20)
+            return _("the program printed more than {value} MiB").format(value=64 * limits.output >> 20)
         # The machine's number of threads shows a fork bomb before there are too many processes to inspect.
         if now < self.next and _all_threads() - self.others < limits.processes:
             return ""
@@ -86,19 +86,19 @@ class Watch:
     def refused(self) -> str:
         """Return a description of the memory limit if the kernel has enforced it, otherwise an empty string."""
         if self.group is not None and self.group.refused():
-            return _("a program that took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
+            return _("the program used more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""
 
     def _used(self, inside: Sequence[int]) -> str:
         limits = self.limits
         if len(inside) > limits.processes:
-            return _("a program with {count} processes at once, although {processes} are allowed").format(
+            return _("the program had {count} processes at once, although only {processes} are allowed").format(
                 count=len(inside), processes=limits.processes
             )
         if found := self.refused():
             return found
         if limits.memory and memory_of(inside, limits.memory) > limits.memory:
-            return _("a program that took more than {memory} MiB of memory").format(memory=limits.memory >> 20)
+            return _("the program used more than {memory} MiB of memory").format(memory=limits.memory >> 20)
         if limits.written:
             return next(filter(None, (_too_much_in(folder, limits.written) for folder in self.written)), "")
         return ""
@@ -248,7 +248,7 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
         if counted.entries > _MOST_ENTRIES or depth > _DEEPEST:
             raise OverflowError(
                 _(
-                    "a program that wrote more than {most_entries} files, or nested folders more than {deepest} "
+                    "the program wrote more than {most_entries} files, or nested folders more than {deepest} "
                     "levels deep"
                 ).format(most_entries=_MOST_ENTRIES, deepest=_DEEPEST)
             )
@@ -265,6 +265,6 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
             if below is not None:
                 _count(below, counted, most, depth + 1)
         if counted.size > most:
-            raise OverflowError(_("a program that wrote more than {most} MiB of files").format(most=most >> 20))
+            raise OverflowError(_("the program wrote more than {most} MiB of files").format(most=most >> 20))
     finally:
         os.close(opened)

@@ -48,11 +48,11 @@ def check_eager(settings: Any) -> None:
     asked = _asked(settings) if settings.device_config.device_type == "npu" else ""
     if asked:
         raise JobSettingError(
-            subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
-            expected=f"no graphs, or {_offered()}. Other modes of graphs were not compared with eager mode",
+            subject="a vLLM engine on virtual NPUs (VIRTUAL_ASCEND is set)",
+            expected=f"no graphs, or {_offered()}. Other graph modes were not compared with eager mode",
             found=asked,
-            fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True, for vLLM's server "
-            "--enforce-eager)",
+            fix="set enforce_eager=True (in verl, set actor_rollout_ref.rollout.enforce_eager=True; for vLLM's "
+            "server, add --enforce-eager)",
         )
 
 

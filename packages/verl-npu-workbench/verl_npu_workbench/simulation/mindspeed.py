@@ -231,13 +231,13 @@ def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Ten
         if tensor.dim() != _DIMENSIONS:
             raise RuntimeError(f"{name} should have {_DIMENSIONS} dimensions, but has {tensor.dim()}")
     if x.shape[-1] % 2:
-        raise RuntimeError(f"the width of a head must be even, but is {x.shape[-1]}")
+        raise RuntimeError(f"the head dimension of x must be even, but is {x.shape[-1]}")
     if cos.shape != sin.shape:
         raise RuntimeError(
             f"cos and sin must have the same shape, but their shapes are {tuple(cos.shape)} and {tuple(sin.shape)}"
         )
     if mode not in tuple(_Rotation):
-        raise RuntimeError(f"the mode should be 0 (halves) or 1 (interleaved), but is {mode}")
+        raise RuntimeError(f"the rotary mode must be 0 (halves) or 1 (interleaved), but is {mode}")
 
     def compute(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor]:
         if mode == _Rotation.HALF:

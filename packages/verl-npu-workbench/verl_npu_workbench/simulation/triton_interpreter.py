@@ -220,17 +220,18 @@ def _names(told: Sequence[str | int], parameters: Sequence[str]) -> tuple[str, .
 def _check_possible(name: str, interpreter: ModuleType) -> None:
     if not is_known(interpreter):
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend does not support the interpreter of this release of Triton "
-            f"({sys.modules['triton'].__version__}); 3.2 and 3.5 are tested"
+            f"Triton kernel {name}: the virtual Ascend does not support the interpreter of Triton "
+            f"{sys.modules['triton'].__version__}; the tested releases are 3.2 and 3.5"
         )
     if torch.npu.is_current_stream_capturing():
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend cannot capture it in a graph, because Triton's interpreter "
-            "runs it"
+            f"Triton kernel {name}: the virtual Ascend cannot capture this kernel in a graph, because Triton's "
+            "interpreter runs it"
         )
     if ledger.phantom_bytes():
         raise NotImplementedError(
-            f"Triton's kernel {name} cannot run on phantom NPUs, which have no values (VIRTUAL_ASCEND_PHANTOM is set)"
+            f"the Triton kernel {name} cannot run on phantom NPUs, whose tensors have no values "
+            "(VIRTUAL_ASCEND_PHANTOM is set)"
         )
 
 

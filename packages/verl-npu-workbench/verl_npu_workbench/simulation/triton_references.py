@@ -81,7 +81,7 @@ class _Kernel:
         reference = reference_of(self._name, list(self._parameters.parameters))
         if reference is None:
             raise NotImplementedError(
-                f"Triton's kernel {self._name} is not implemented by the virtual Ascend (VIRTUAL_ASCEND is set)"
+                f"the Triton kernel {self._name} is not implemented by the virtual Ascend (VIRTUAL_ASCEND is set)"
             )
         arguments = self._parameters.bind(*given, **named).arguments
         check_devices(self._name, arguments)
@@ -100,8 +100,8 @@ def reference_of(name: str, found: Sequence[str]) -> Reference | None:
     _, *expected = inspect.signature(reference).parameters
     if list(found) != expected:
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend has a reference for the parameters {', '.join(expected)}, "
-            f"but the kernel of this release has the parameters {', '.join(found)}"
+            f"Triton kernel {name}: the virtual Ascend has a reference for the parameters {', '.join(expected)}, "
+            f"but the kernel in the installed release has the parameters {', '.join(found)}"
         )
     return reference
 
@@ -137,13 +137,13 @@ def _slot_mapping(
     bounds = query_start_loc_ptr[: requests + 1].long()
     if bounds.numel() != requests + 1 or (bounds.diff() < 0).any() or bounds[-1] > positions_ptr.numel():
         raise RuntimeError(
-            f"_compute_slot_mapping_kernel: {requests} requests that start at {bounds.tolist()} do not fit into "
-            f"{positions_ptr.numel()} positions"
+            f"_compute_slot_mapping_kernel: query_start_loc must have {requests + 1} ascending entries up to "
+            f"{positions_ptr.numel()}; found {bounds.tolist()}"
         )
     if slot_mapping_ptr.numel() < max(max_num_tokens, int(bounds[-1])):
         raise RuntimeError(
-            f"_compute_slot_mapping_kernel: slot_mapping has {slot_mapping_ptr.numel()} slots, too few for "
-            f"{max_num_tokens} tokens"
+            f"_compute_slot_mapping_kernel: slot_mapping has {slot_mapping_ptr.numel()} slots, which is not "
+            f"enough for {max_num_tokens} tokens"
         )
     slot_mapping_ptr[num_tokens:max_num_tokens] = PAD_ID
     tokens = slice(int(bounds[0]), int(bounds[-1]))
@@ -191,8 +191,8 @@ def _ascend_slot_mapping(
     """
     if TOTAL_CP_WORLD_SIZE != 1:
         raise NotImplementedError(
-            "_compute_slot_mapping_kernel of vllm-ascend with context parallelism is not implemented by the virtual "
-            "Ascend"
+            "vllm-ascend's _compute_slot_mapping_kernel with context parallelism is not implemented by the "
+            "virtual Ascend"
         )
     _slot_mapping(
         grid,

@@ -58,7 +58,7 @@ def _findings(words: Sequence[str]) -> list[Mapping[str, str]]:
         return [{key: str(value) for key, value in each.items()} for each in json.loads(done.stdout)]
     except ValueError:
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise RuntimeError(f"`verl-npu doctor` ended with status {done.returncode}: {last}") from None
+        raise RuntimeError(f"`verl-npu doctor` exited with status {done.returncode}: {last}") from None
 
 
 def _python(*words: str) -> subprocess.CompletedProcess[str]:

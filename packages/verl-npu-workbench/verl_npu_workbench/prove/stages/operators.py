@@ -59,7 +59,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     except RuntimeError as error:
         _observe(setup, case, dtype, said=described(error))
         if case.otherwise:
-            raise NotPossible(f"refused ({described(error)}); {case.otherwise}") from error
+            raise NotPossible(f"the operator rejected the call ({described(error)}); {case.otherwise}") from error
         raise
     results, over, largest, cpus = [], [], 0.0, 0.0
     for (name, its), (_, cpu), (_, true) in zip(found, host, exact, strict=True):
@@ -76,7 +76,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     if over:
         raise Wrong(
             "; ".join(over),
-            "about the same distance from the float64 result that the CPU has in the same dtype",
+            "an error relative to the float64 result that is about as large as the CPU's error in the same dtype",
             figures,
         )
     return (
@@ -151,7 +151,7 @@ def _refusals(setup: Setup) -> None:
             return
         if not recorded.beginning or recorded.beginning in deaths:
             last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-            raise RuntimeError(f"the process that makes unusual calls ended with status {done.returncode}: {last}")
+            raise RuntimeError(f"the process that tests unusual calls exited with status {done.returncode}: {last}")
         deaths[recorded.beginning] = ended = _end(done.returncode)
         name, case = json.loads(recorded.beginning)
         setup.record.observe(Observation(kind=Kind.OPERATOR, name=name, case=case, said=ended))

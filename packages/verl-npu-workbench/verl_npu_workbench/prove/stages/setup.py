@@ -70,7 +70,7 @@ class Setup:
 
             software.import_torch_npu()
         except (ImportError, AscendSoftwareError) as error:
-            raise NotPossible(f"torch cannot be imported with NPUs: {error}") from error
+            raise NotPossible(f"torch cannot be imported with NPU support: {error}") from error
         import torch_npu
 
         count = int(torch.npu.device_count())

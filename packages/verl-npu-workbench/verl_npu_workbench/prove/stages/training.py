@@ -152,7 +152,7 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
     job = compose(trainer_of_command(["python3", "-m", module, *settings], folder, {}), folder, unconfined=True)
     scaled = scale_down(job, name, Request(output=folder, steps=STEPS, npus=npus, unconfined=True))
     if not setup.simulated and any(change.key == ENGINE for change in scaled.changes):
-        raise NotPossible("no rollout engine for these NPUs is installed; install vllm with vllm-ascend")
+        raise NotPossible("no installed rollout engine supports these NPUs; install vllm and vllm-ascend")
     return _Training(
         trainer=job.trainer,
         settings=job.settings,
@@ -216,7 +216,7 @@ def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[st
         verdict, worst = str(said["verdict"]), max(peaks, key=lambda phase: peaks[phase])
     except (ValueError, KeyError, TypeError):
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        raise Wrong(f"`verl-npu plan` ended with status {done.returncode}: {last}", "a plan") from None
+        raise Wrong(f"`verl-npu plan` exited with status {done.returncode}: {last}", "a plan") from None
     content = json.dumps({"verdict": verdict, "bytes": peaks, "seconds": seconds}).encode()
     _file(setup, name).write_bytes(content)
     figures = {f"GiB, {phase}": size / _GIB for phase, size in peaks.items()}
@@ -242,7 +242,7 @@ def _layers(setup: Setup, training: _Training) -> tuple[str, dict[str, float]]:
     figures = {f"{name} of engine and trainer": float(value) for name, value in (result["numbers"] or {}).items()}
     said = " ".join(lines_of(result))
     if result["first"]:
-        raise Wrong(said, "every operator to differ by no more than rounding", figures)
+        raise Wrong(said, "every operator differs from the reference only by rounding", figures)
     return f"{result['engine']}, {result['trainer']}: {said}", figures
 
 
@@ -305,5 +305,5 @@ def _beside(setup: Setup, name: str, figures: Mapping[str, float]) -> str:
     planned = max(json.loads(content)["bytes"].values()) / _GIB
     text = f"{found:.3f} GiB of tensors at most, planned {planned:.3f} (SHA-256 {_digest(content)}…)"
     if found > _ALLOWED * planned:
-        raise Wrong(text, f"the training to take at most {_ALLOWED:g} times the planned memory", figures)
+        raise Wrong(text, f"the training uses at most {_ALLOWED:g} times the planned memory", figures)
     return text

@@ -84,7 +84,7 @@ def own_class(public: type) -> type:
     if not isinstance(found, type):
         raise RolloutError(
             subject=f"the class {public.__name__} for the virtual rollout engine",
-            expected=f"a definition in the source of {public.__module__}",
+            expected=f"a class that is defined in the source code of {public.__module__}",
             found="a class that was created at run time",
             fix="use a model whose class is defined in a module, or let vLLM generate on the CPU",
         )

@@ -314,10 +314,10 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
     def _alone(self) -> RolloutError:
         return RolloutError(
             subject="the mode of the virtual rollout engine",
-            expected="a mode in which the engine shares an NPU with a trainer's worker, or, from verl 0.7.1 on, "
-            "has an NPU of its own",
+            expected="a mode where the engine shares an NPU with a trainer's worker or, from verl 0.7.1 on, "
+            "has its own NPU",
             found=str(self.rollout_mode) + (" for a reward model" if getattr(self, "is_reward_model", False) else ""),
-            fix="use vLLM for CPUs in this mode",
+            fix="use vLLM's CPU build in this mode",
         )
 
 

@@ -135,9 +135,9 @@ class _Served:
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise RolloutError(
-            subject="rollout.mode with the virtual rollout engine at this verl",
+            subject="rollout.mode with the virtual rollout engine and this version of verl",
             expected="sync",
-            found="async, which needs vLLM's own servers with this verl",
+            found="async, which requires vLLM's own servers in this version of verl",
             fix="set actor_rollout_ref.rollout.mode=sync",
         )
 
