@@ -24,9 +24,9 @@ from .logs.training import Follower, TrainingLog
 _RECENT = 20
 """The number of recent steps. The median of their durations counts as the usual duration of a step."""
 _LONGEST = 120
-"""The most characters of an error that are shown."""
+"""The maximum number of characters of an error that are shown."""
 _GONE, _STEPS_GONE = 300.0, 5
-"""Two limits on silence, in seconds and in usual step durations. After the longer of the two, we assume that no
+"""Two limits on silence, in seconds and in usual step durations. After the longer of the two, it is assumed that no
 process on another host still writes to the log."""
 
 
@@ -47,7 +47,7 @@ class Ending:
     standing: Standing
     step: int
     total: int
-    """The number of steps of the whole training. It is 0 if the log does not say it."""
+    """The number of steps of the whole training, or 0 if the log does not show it."""
     quiet: float
     """The seconds since the last write to the log."""
     left: float | None
@@ -56,7 +56,7 @@ class Ending:
     """The error that ended the training: the code of the rule that matches it, or else its text."""
     process: str = ""
     over: bool = False
-    """True if, as far as we can tell, no process writes to the log any more."""
+    """True if, as far as can be determined, no process writes to the log anymore."""
 
     @property
     def odd(self) -> bool:

@@ -140,7 +140,7 @@ class ProcessTree:
                 _send(member.process.pid, signal.SIGTERM)
         ends = time.monotonic() + patience
         while self.left() and time.monotonic() < ends and not impatient():
-            # Once their parents have ended, nobody else tells orphans to stop.
+            # After their parents have exited, no other process stops orphans.
             if all(member.process.poll() is not None for member in self._members.values()):
                 for pid in self.left():
                     _send(pid, signal.SIGTERM)
@@ -306,7 +306,7 @@ def _handle(note: Callable[[int, FrameType | None], None]) -> dict[int, object]:
     before: dict[int, object] = {}
     for number in _SIGNALS:
         handler = signal.getsignal(number)
-        # nohup and background jobs of a shell ignore signals, and so do we, except SIGTERM.
+        # nohup and background jobs of a shell ignore signals, and so does verl-npu, except SIGTERM.
         if handler != signal.SIG_IGN or number == signal.SIGTERM:
             before[number] = signal.signal(number, note)
     return before

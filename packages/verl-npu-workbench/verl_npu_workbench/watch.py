@@ -83,9 +83,11 @@ SLOW = 2.0
 """A step is slow above this multiple of the median duration."""
 DRIFT_NORMAL, DRIFT_ISSUE, DRIFT_GROWTH = 0.005, 0.01, 2.0
 FEW, BEFORE = 5, 20
-"""The fewest steps from which a median is computed, and the most earlier steps that are used for one."""
+"""The smallest number of steps that a median is computed from, and the largest number of earlier steps that are used
+for a median."""
 LEARNED = 0.8
-"""If the mean reward is above this fraction of the best answer's, the task is learned, and low entropy is expected."""
+"""If the mean reward is above this fraction of the best response's reward, the task is learned, and low entropy is
+expected."""
 LEAK_SHARE, LEAK_STEPS = 0.05, 0.7
 """The limits for a memory leak on a host: the growth as a fraction of the initial memory, and the fraction of the
 steps at which memory grew."""
@@ -93,7 +95,7 @@ SLOWER = 1.5
 """The rollout is slower above this multiple of its initial time per token."""
 MISMATCH_ISSUE, MISMATCH_GROWTH = 0.01, 3.0
 CUT, CUT_MORE = 0.25, 2.0
-"""Two limits for answers that are cut off: their fraction, and a multiple of their initial fraction."""
+"""Two limits for responses that are cut off: their fraction, and a multiple of their initial fraction."""
 
 
 class Kind(Enum):
@@ -137,7 +139,7 @@ class Oddity:
 
     kind: Kind
     step: int
-    """The first step at which it is visible."""
+    """The first step that shows the anomaly."""
     text: str
     """The observation, as a sentence without a full stop."""
 

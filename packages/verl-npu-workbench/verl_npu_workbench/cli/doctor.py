@@ -290,9 +290,9 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> Status
 
 _SEVERAL = 3
 _SHOWN_LINES = 6
-"""The most lines of an error that are printed."""
+"""The maximum number of lines of an error that are printed."""
 _WIDEST = 300
-"""The most characters of a log line that are printed."""
+"""The maximum number of characters of a log line that are printed."""
 _SAID = {
     Conclusion.CAUSE: ("red", _("the cause is known")),
     Conclusion.CODE: ("yellow", _("this error code has many causes, and nothing else in the log narrows them down")),

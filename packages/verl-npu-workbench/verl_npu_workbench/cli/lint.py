@@ -235,9 +235,9 @@ class _Verl:
 
     path: str
     reason: str
-    """Why this verl was chosen."""
+    """The reason why this verl was chosen."""
     pin: str
-    """The pin that is nearest to this verl."""
+    """The nearest pin of this verl."""
 
 
 def _verl(tree: Path, source: str, pin: str) -> _Verl | None:

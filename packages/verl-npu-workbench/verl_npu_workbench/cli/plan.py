@@ -256,7 +256,7 @@ def _print_history(
     """Plan the job at each commit of the range. Return FOUND if a commit changed the memory, or cannot be planned."""
     if verl is None:
         raise click.UsageError(_("--history also needs --verl CLONE, where CLONE is a clone of verl with its history"))
-    # A script of the clone, or one that only its commits have, is the commit's own.
+    # A script in the clone, or a script that only its commits have, is taken from the commit.
     inside = None
     if (
         script is not None

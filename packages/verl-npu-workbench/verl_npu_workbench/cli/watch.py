@@ -123,7 +123,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
     """Yield the state of the training run whenever the state is new, and None after each poll of the log that found
     nothing new. Stop when the log can no longer grow."""
     began, read, heard = time.monotonic(), False, 0.0
-    # If nobody has written to the log for long, say at once how the training ended.
+    # If nothing has been written to the log for a long time, report at once how the training ended.
     asks = began if quiet_of(follower) > _QUIET else began + _QUIET
     standing: Standing | None = None
     while True:
@@ -135,7 +135,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
                 raise
             news = False
         if news:
-            # The first lines were there before we looked.
+            # The first lines were there before the first poll.
             read, heard = True, time.monotonic() if read else 0.0
         state = state_of(follower.log()) if news else None
         if follower.ended:
@@ -145,7 +145,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
         if state is None and time.monotonic() >= asks:
             asks = time.monotonic() + _QUIET
             log = follower.log()
-            # The wall clock may be set meanwhile, so it is used only for the time before we started.
+            # The wall clock may be set meanwhile, so it is used only for the time before the start of this command.
             seen = time.monotonic() - (heard or began)
             quiet = seen if heard else max(seen, quiet_of(follower))
             ending = ending_of(follower, log, quiet) if log.steps else None

@@ -17,7 +17,7 @@ from verl_npu.language import gettext as _
 CONFIG = "fsdp_config.json"
 _REFUSED = re.compile(r"GLOBAL (\S+)|[Uu]nsupported class (\S+)")
 """Finds, in an error message of torch.load, the class that torch.load refused to load. The message's first line is not
-shown, because it says how to load the class anyway."""
+shown, because it explains how to load the class anyway."""
 _WRAPPED = "base_model.model."
 
 

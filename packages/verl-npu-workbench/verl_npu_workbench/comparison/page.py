@@ -21,7 +21,7 @@ from .standards import SOURCE, Baseline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Each stands for one colour of the page, which differs between the light and the dark theme.
+# Each key represents one colour of the page, which differs between the light and the dark theme.
 _INK, _GRID, _NPU, _REFERENCE = "#1a1b1c", "#d0d1d2", "#0b62d6", "#b45309"
 _PAGE_COLOURS = {_INK: "var(--ink)", _GRID: "var(--grid)", _NPU: "var(--npu)", _REFERENCE: "var(--reference)"}
 _COLUMNS = 3
@@ -58,7 +58,7 @@ def svg(pair: Pair) -> str:
     from matplotlib.figure import Figure
 
     target = io.StringIO()
-    # A different salt for each chart keeps the ids on the page unique.
+    # A different salt for each chart keeps the IDs on the page unique.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": pair.metric.title}):
         figure = Figure(figsize=(4.2, 2.3), layout="constrained")
         FigureCanvasSVG(figure)
@@ -103,7 +103,7 @@ def _clean_svg(text: str, description: str) -> str:
     text = text[text.index("<svg") :]
     for drawn, named in _PAGE_COLOURS.items():
         text = text.replace(drawn, named)
-    # matplotlib's group ids repeat in each chart and are unused, and its style sheet would apply to all charts.
+    # matplotlib's group IDs repeat in each chart and are unused, and its style sheet would apply to all charts.
     text = re.sub(r' id="[a-z0-9.]+_\d+"', "", text)
     text = re.sub(r"<metadata>(?:(?!<metadata>).)*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style(?:(?!<style).)*?</style>", "", text, flags=re.DOTALL)

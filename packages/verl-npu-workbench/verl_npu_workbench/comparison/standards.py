@@ -259,7 +259,7 @@ def judge_regression(npu: TrainingLog, reference: TrainingLog | Baseline) -> Ver
     """Evaluate the standard `regression`: compare a log with another log, at the steps that both contain, or with
     published figures."""
     criteria = (_memory(npu, reference), *(_mean(rule, npu, reference) for rule in _MEANS))
-    # The script ends with an error if one of its metrics is missing.
+    # The script fails if one of its metrics is missing.
     return Verdict(REGRESSION, _REGRESSION_TITLE, _REGRESSION_SOURCE, criteria, needs_all=True)
 
 

@@ -27,7 +27,7 @@ _LARGEST = 1 << 26
 _SECTION = "Knowledge_Graph"
 _NOTHING = "NORMAL_OR_UNSUPPORTED"
 _ENDS = " .;\u3002\uff1b"
-"""The characters that end ascend-fd's sentences. They are stripped, because we add a full stop."""
+"""The characters that end ascend-fd's sentences. They are stripped, because verl-npu adds a period."""
 _VAGUE = re.compile(r"_ERRCODE_|^AISW_(?:TRACEBACK|SEG)")
 """Codes of faults that name no cause: the error codes of CANN and torch_npu, tracebacks, and crashes."""
 

@@ -18,14 +18,14 @@ from verl_npu.language import gettext as _
 from ..logs.lines import DRIVER, Line, Process
 
 MOST_LINES = 60
-"""The most lines of one error message that are kept."""
+"""The maximum number of lines of one error message that are kept."""
 _LONGEST_ERROR = 1000
-"""The most characters of the line that names an error. Lines of a binary file may be extremely long."""
+"""The maximum number of characters of the line that names an error. Lines of a binary file may be extremely long."""
 _BATCH = 256
 """The number of lines that are searched as one batch. Only if the batch matches is each of its lines searched."""
 _FREE_LINES = 8
-"""The most lines of unrecognized form in one message. The text of an exception may have any form, so a limit is
-needed."""
+"""The maximum number of lines of unrecognized form in one message. The text of an exception may have any form, so a
+limit is needed."""
 
 
 class Kind(enum.Enum):
@@ -159,8 +159,8 @@ _NO_ERROR = re.compile(
 )
 """Lines that only look like errors: settings that verl prints, Python's warnings, and retries."""
 _MOST_LINE_EVENTS = 400
-"""The most lines that are kept only because they look like an error. A log may have millions of them, and the first
-ones matter most."""
+"""The maximum number of lines that are kept only because they look like an error. A log may have millions of them, and
+the first ones matter most."""
 _CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
 _ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")
 _DEAD = (

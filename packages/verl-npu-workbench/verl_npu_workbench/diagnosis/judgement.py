@@ -35,8 +35,7 @@ _WENT_ON = 2
 already have been running."""
 _NAMED = (Precision.OWN, Precision.EXACT)
 _NEAR = 3
-"""The number of frames, counted from the end of a traceback, in which a rule may look for the place where the error
-was raised."""
+"""The number of frames at the end of a traceback that a rule searches for the place where the error was raised."""
 _WHOLE = (Kind.TRACEBACK, Kind.CANN)
 """The kinds of errors that are reported in the log of a job that has finished or still runs. In such a log, a single
 line that looks like an error may mean anything."""
@@ -63,7 +62,7 @@ class LoggedError:
 
     event: Event
     rule: LogRule | None
-    """The rule that matches; None if none does."""
+    """The matching rule, or None if no rule matches."""
     finding: Finding | None
     """The finding of that rule."""
     guess: Finding | None = None
@@ -212,7 +211,7 @@ def _conclude(readings: Sequence[_Reading], rules: Sequence[LogRule]) -> Diagnos
 
 
 _BESIDE = 2
-"""The number of lines below an error in which another match of the same rule may add details to it."""
+"""The number of lines below an error where another match of the same rule can add details to the error."""
 
 
 def _completed_by_next_line(root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:

@@ -70,8 +70,8 @@ class Frame:
     owner: Owner
     text: str
     module: str
-    """The module's name, derived from its path, for example `verl.workers.fsdp_workers`. Empty if the package is not
-    one that we know."""
+    """The module's name, derived from its path, for example `verl.workers.fsdp_workers`. Empty if the package is
+    unknown."""
 
 
 def frames(event: Event) -> list[Frame]:

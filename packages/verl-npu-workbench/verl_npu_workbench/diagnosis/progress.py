@@ -42,13 +42,13 @@ class Progress:
     last: int = 0
     """The last logged step. It is 0 until the first step is logged."""
     total: int = 0
-    """The number of steps that the job is to make. It is 0 if the log does not say it."""
+    """The planned number of steps of the job, or 0 if the log does not show it."""
     ended: bool = False
     """True if the training finished."""
     last_lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LAST))
     """The last lines of the log that are not blank."""
     own: list[str] = field(default_factory=list)
-    """The lines in which verl-npu reports its features' states."""
+    """The lines that report the states of verl-npu's features."""
     clocks: Clocks = field(default_factory=Clocks)
     """The clocks of the hosts that write to the log."""
     damaged: int = 0

@@ -73,7 +73,7 @@ class Precision(enum.IntEnum):
     """How precisely an error message identifies the cause. A lower number means a more precise message."""
 
     OWN = 0
-    """An error that verl-npu raised itself. Its text says what to do."""
+    """An error that verl-npu raised itself. Its text includes the fix."""
     EXACT = 1
     """The text has only one possible cause: it names a frame, a file, or words that only one package uses."""
     SYMPTOM = 2
@@ -81,7 +81,7 @@ class Precision(enum.IntEnum):
     CODE = 3
     """An error code that has many causes, so it is only a hint."""
     ECHO = 4
-    """This process only reports that another process has ended. Any other consequence tells more."""
+    """This process only reports that another process has ended. Any other consequence is more informative."""
     HINT = 5
     """A message that does not end a job but that helps to understand the error that did."""
     GUESS = 6
@@ -114,7 +114,7 @@ class LogRule(Rule[str]):
     versions: str = ""
     """The affected versions; empty if all known versions are affected."""
     before: str = ""
-    """Our command that finds the problem before the run."""
+    """The verl-npu command that finds the problem before the run."""
     quotes: tuple[str, ...] = ()
     """Error messages from real jobs that this rule must match."""
 
@@ -234,6 +234,6 @@ def _text(said: str | list[str]) -> str:
 
 RULES = read_rules()
 BY_CODE: dict[str, LogRule] = {}
-"""The first rule of each code. If a code has two rules, this is the rule whose texts make the cause certain."""
+"""The first rule of each code. If a code has two rules, this is the rule that makes the cause certain."""
 for _rule_of_a_code in RULES:
     BY_CODE.setdefault(_rule_of_a_code.code, _rule_of_a_code)

@@ -114,7 +114,7 @@ def is_earlier(distribution: metadata.Distribution) -> bool:
 
 
 def _places(site: Site) -> list[Path]:
-    # Our command may run without PYTHONPATH (python -I), but the job has it in front of its path.
+    # verl-npu may run without PYTHONPATH (python -I), but the job has PYTHONPATH in front of its path.
     named = [*site.environ.get("PYTHONPATH", "").split(os.pathsep), *site.path]
     return [Path(each) for each in dict.fromkeys(named) if each]
 

@@ -25,7 +25,7 @@ class Subject(Rule[Site]):
 
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
     level: Level = Level.STATIC
-    """The lowest level at which it is examined."""
+    """The lowest level that includes the subject."""
     parts: tuple[str, ...] = ()
     """The codes that its findings may have besides the subject's own code."""
 

@@ -29,7 +29,8 @@ _MOUNTS = (
 _MODELS = {"a2": "A2", "a3": "A3", "a5": "A5", "": _("unknown model")}
 _UNSUPPORTED = re.compile(r"(ascend)?(310|910a|910proa|910prob)", re.IGNORECASE)
 _HELD = 0.15
-"""The share of an NPU's memory above which we assume that somebody uses the NPU. An idle NPU itself uses 3 to 6 %."""
+"""If more than this share of an NPU's memory is used, another process is assumed to use the NPU. An idle NPU itself
+uses 3 to 6 %."""
 
 
 def judge_driver(site: Site) -> Iterator[Finding]:
@@ -175,8 +176,8 @@ _LEAST_SHARED = 2 << 30
 """The smallest accepted size of /dev/shm in bytes. Docker's default is 64 MiB. Ray keeps its objects in /dev/shm, and
 verl keeps a bucket of weights there."""
 _LEAST_FILES = 4096
-"""The smallest accepted limit on open files. With 1024, Ray's processes end with `Too many open files`. Ray's
-documents ask for 65536 on large clusters."""
+"""The smallest accepted limit on open files. With 1024, Ray's processes fail with `Too many open files`. Ray's
+documentation recommends 65536 on large clusters."""
 
 
 def judge_shared_memory(site: Site) -> Iterator[Finding]:

@@ -171,7 +171,7 @@ class Clash:
     component: Component
     versions: SpecifierSet
     pins: tuple[str, ...]
-    """The pins with which these versions do not work. Empty means all pins."""
+    """The pins that these versions do not work with. Empty means all pins."""
     needed: str
     install: str
     """A version that works."""
@@ -180,7 +180,7 @@ class Clash:
     source: str
     """The place where the failure was observed."""
     healed: str = ""
-    """How verl-npu makes the versions work. Empty if it does not."""
+    """How verl-npu makes the versions work. Empty if these versions do not work with verl-npu either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ _NEEDED: Mapping[Component, _Absence] = {
     ),
     Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("from v0.9.1 on, main_ppo imports this package")),
 }
-"""The packages that every job needs, provided that the pin's documents name them. Only some jobs need the other
+"""The packages that every job needs, provided that the pin's documentation lists them. Only some jobs need the other
 packages."""
 _WHY = {
     Component.TORCH: _("torch_npu and vllm-ascend are built for one release of PyTorch"),
@@ -382,7 +382,7 @@ def _why(need: Need) -> str:
 
 
 def _clashing(need: Need, package: Package, clash: Judgement) -> Finding:
-    # The documents of some pins allow versions that fail.
+    # The documentation of some pins allows versions that fail.
     told = bool(need.supported) and package.parsed is not None and not need.met_by(package.parsed)
     # A published environment names a commit, and its other packages belong to that commit.
     named = bool(need.supported) and bool(need.supported[0].revision)

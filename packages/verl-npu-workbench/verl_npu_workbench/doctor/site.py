@@ -195,8 +195,8 @@ class Need:
 
     component: Component
     pin: str
-    """The name of the pin. The environment's name is added unless it is the environment from verl's documents. Empty
-    if no pin is known; then no version is required."""
+    """The name of the pin. The environment's name is appended unless verl's own documentation describes the
+    environment. Empty if no pin is known; in this case, no version is required."""
     claims: tuple[Claim, ...]
 
     @classmethod

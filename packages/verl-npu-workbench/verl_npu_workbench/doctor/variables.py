@@ -37,8 +37,8 @@ class VariableRule:
     why: str
     severity: Severity = Severity.WARNING
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
-    """The stages at which the variable can be judged. Scripts are a stage only if the variable's value is enough to
-    judge it."""
+    """The stages that can check the variable. Scripts are a stage only if the variable's value is enough to judge
+    it."""
     value: str = ""
     """The value to set instead. Empty if it is best to unset the variable."""
 
@@ -321,7 +321,7 @@ _COSTS = {
         ends_under_strict=_ENDS_UNDER_STRICT
     ),
 }
-"""What happens to a job if the variable has a wrong value."""
+"""What happens to a job if the variable has an invalid value."""
 
 
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ class Kind(enum.Enum):
 
 
 FOR_OTHERS = frozenset({Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC, Kind.ENGINE, Kind.RAY, Kind.PROCESS})
-"""The activities in which a process waits for another process of the job."""
+"""The activities of a process that waits for another process of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ _IDLE = (
     (0, re.compile(r"/threading\.py$"), "run"),
     (4, re.compile(r"multiprocessing/resource_sharer\.py$"), "_serve"),
 )
-"""The functions of an idle thread. The number is how many more calls may be on the stack above the function."""
+"""The functions of an idle thread. The number is the maximum number of calls on the stack above the function."""
 _QUEUES = re.compile(r"/queues?\.py$")
 _WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
 _LINES = (
@@ -192,7 +192,7 @@ def doing(threads: Sequence[Thread]) -> Doing:
 def _weight(each: Doing) -> int:
     if each.kind is Kind.IDLE:
         return 3
-    # The main thread of a driver or a rank makes the steps, so other threads that only wait count less.
+    # The main thread of a driver or a rank runs the steps, so other threads that only wait count less.
     waits_aside = each.kind in (Kind.QUEUE, Kind.LOCK, Kind.SLEEP, Kind.CODE, Kind.OUTSIDE)
     return 1 if waits_aside and each.thread != MAIN else 0
 

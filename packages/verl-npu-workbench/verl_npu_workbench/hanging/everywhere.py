@@ -35,7 +35,7 @@ class Seen:
     hosts: tuple[str, ...]
     """The hosts that were inspected, by name or address."""
     silent: tuple[str, ...] = ()
-    """The hosts of the Ray cluster that did not answer."""
+    """The hosts of the Ray cluster that did not respond."""
     problem: str = ""
     """The reason why the other hosts could not be inspected; empty if they were."""
 

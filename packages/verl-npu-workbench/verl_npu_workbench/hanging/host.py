@@ -23,7 +23,7 @@ _RAY_LOG = re.compile(
 _GCS = re.compile(r"--gcs-address=(?P<address>[\w.:\[\]-]{1,200})")
 _RAY_JOB = re.compile(r"[0-9a-f]{8}")
 _NO_JOB = "f" * 8
-"""The job id in a Ray worker that waits for its first task."""
+"""The job ID in a Ray worker that waits for its first task."""
 _MOST_BYTES = 1 << 20
 _LONGEST_TITLE = 160
 _FIRST_WORDS = 400
@@ -48,7 +48,7 @@ class Process:
     seconds: float
     """The processor time of all its threads, in seconds."""
     began: int
-    """The start time in the kernel's clock ticks. Process ids are reused, but the id and the start time together are
+    """The start time in the kernel's clock ticks. Process IDs are reused, but the ID and the start time together are
     unique."""
 
 
@@ -59,7 +59,7 @@ class Rank:
     rank: int
     size: int
     group: str
-    """The address at which the ranks of the group meet."""
+    """The address that the ranks of the group use to connect to each other."""
     local: int
     """The number of ranks of the group on this host. It is 0 if unknown."""
 
@@ -69,7 +69,7 @@ class Job:
     """The part of a job that runs on this host."""
 
     name: str
-    """The id of the Ray job; without Ray, the id of the process that launched the job."""
+    """The ID of the Ray job; without Ray, the ID of the process that launched the job."""
     session: str
     """The folder of Ray's session. Empty without Ray."""
     roots: tuple[int, ...]
@@ -231,7 +231,7 @@ def _is_python(pid: int) -> bool:
     try:
         return Path(os.readlink(_PROC / str(pid) / "exe")).name.startswith("python")
     except OSError:
-        # A zombie has no program any more.
+        # A zombie has no program anymore.
         return any(word in _words(pid) for word in _SHELLS)
 
 
@@ -246,7 +246,7 @@ def _ray_job_of(pid: int) -> tuple[str, str] | None:
     for file in files:
         found = _RAY_LOG.match(file)
         if found:
-            # A driver's worker id begins with its job's.
+            # A driver's worker ID begins with the job's ID.
             name = found["worker"][:8] if found["what"] == "driver" else environ_of(pid).get("RAY_JOB_ID", "")
             return found["session"], name if is_ray_job(name) else ""
     return None

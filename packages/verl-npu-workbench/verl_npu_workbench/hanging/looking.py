@@ -16,7 +16,7 @@ PAUSE = 5.0
 """The seconds between the first and the last inspection."""
 _LOOKS = 4
 _SHOWN = 4
-"""The most functions of a stack that are shown."""
+"""The maximum number of functions of a stack that are shown."""
 _BUSY, _POLLS = 0.2, 0.02
 """Shares of processor time: above the first, a process is computing; up to the second, it is only polling."""
 _LONGEST = 200
@@ -33,12 +33,12 @@ class Member:
     began: int
     """The start time of the process in the kernel's clock ticks."""
     rank: int
-    """The rank of the process. It is -1 if it has none."""
+    """The rank of the process, or -1 if the process has no rank."""
     size: int
     local: int
     """The number of ranks on the process's host. It is 0 if unknown."""
     group: str
-    """The address at which the ranks of the process's group meet."""
+    """The address that the ranks of the process's group use to connect to each other."""
     state: str
     """The kernel's letter for the state of the process at the last inspection."""
     busy: float

@@ -20,7 +20,8 @@ MAIN = "MainThread"
 _PATIENCE = 10.0
 """The time limit in seconds for one process."""
 _TRIES = 3
-"""The most attempts for one process. Reading may fail, because the process is not paused and changes meanwhile."""
+"""The maximum number of attempts for one process. Reading may fail, because the process is not paused and changes
+meanwhile."""
 _AT_ONCE = 8
 _MOST_FRAMES = 120
 _MOST_THREADS = 60

@@ -26,7 +26,7 @@ class Verdict(enum.Enum):
     WORKS = _("works")
     """At least one process made progress between the inspections."""
     STANDS = _("stands still")
-    """No process made progress, but one waits for something that may still happen."""
+    """No process made progress, but a process waits for something that may still happen."""
     HANGS = _("hangs")
     """No process made progress, and none can make progress."""
     IDLE = _("idle")

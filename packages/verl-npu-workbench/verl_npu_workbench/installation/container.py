@@ -143,7 +143,7 @@ class File:
     path: str
     folder: bool
     source: str
-    """The repository and the document that name it."""
+    """The repository and the document that list the file."""
 
     @property
     def volume(self) -> str:

@@ -23,7 +23,7 @@ class Claim:
     name: str
     """The name of the PersistentVolumeClaim."""
     path: str
-    """The path at which it is mounted."""
+    """The mount path of the volume."""
 
     @property
     def volume(self) -> str:

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from ..pins import Claim, Component, Environment, Image, Pin
 
 _PYTHONS = ("3.11", "3.10", "3.12")
-"""The Python versions that this package supports. The one that most pins recommend comes first."""
+"""The Python versions that this package supports. The version that most pins recommend comes first."""
 _IMAGE_DOCUMENTS = ("dockerfile", "docker/")
 
 
@@ -53,7 +53,7 @@ class Target:
     in_image: bool = False
     """True in verl's own base image. Its versions may be newer than those in verl's installation guide."""
     named: Environment | None = None
-    """One of the pin's environments; None means the one in verl's own documents."""
+    """One of the pin's environments; None means the environment that verl's own documentation describes."""
     jemalloc: bool = False
     """Whether the host's memory allocator is jemalloc."""
 

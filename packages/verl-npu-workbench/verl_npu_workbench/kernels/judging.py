@@ -41,15 +41,16 @@ class Request:
     seconds: float = 120.0
     """The compiler's time limit, in seconds, for one kernel with one set of arguments."""
     configurations: int = 4
-    """The most configurations of each kernel that are tried. The first one that compiles ends the search."""
+    """The maximum number of configurations of each kernel to try. The search ends at the first configuration that
+    compiles."""
     at_once: int = 1
     unconfined: bool = False
     fit: int = 0
-    """The most block sizes to compile for an overflowing kernel, to find some that fit."""
+    """The maximum number of block sizes to compile for an overflowing kernel, to find some that fit."""
     fresh: bool = False
     """Whether to ignore cached verdicts and compile again."""
     ended: threading.Event = field(default_factory=threading.Event)
-    """Set when nobody is waiting for the verdicts any more."""
+    """Set when nothing is waiting for the verdicts anymore."""
 
     def go_on(self) -> None:
         """Raise CancelledError if nothing is waiting for the verdicts anymore."""
@@ -231,7 +232,7 @@ def _ask(target: Target, request: Request, question: Mapping[str, object], secon
     return answer.content
 
 
-# The answer is not trusted: the kernel's own code may have written it.
+# The response is not trusted: the kernel's own code may have written it.
 
 
 def _objects(content: object) -> list[Mapping[str, object]]:

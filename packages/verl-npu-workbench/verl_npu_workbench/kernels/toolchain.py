@@ -44,7 +44,7 @@ class Pair:
     back: str
     cann: str
     said_by: str
-    """The source that says which CANN release the front end corresponds to."""
+    """The source that states which CANN release the front end corresponds to."""
 
     @property
     def text(self) -> str:

@@ -120,11 +120,11 @@ class Outcome:
     file: str = ""
     line: int = 0
     text: str = ""
-    """The text of the source line to which the message refers."""
+    """The text of the source line that the message refers to."""
     notes: tuple[str, ...] = ()
     """Changes that the compiler made automatically after an overflow."""
     signature: Mapping[str, str] = field(default_factory=dict)
-    """The types with which the kernel was compiled. They differ from the guess if the front end refused the guess."""
+    """The types that the kernel was compiled with. They differ from the guess if the front end rejected the guess."""
     seconds: float = 0.0
     cached: bool = False
 

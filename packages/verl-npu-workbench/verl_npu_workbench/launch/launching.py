@@ -28,8 +28,8 @@ GRACE = 60.0
 loss."""
 _ENDING = 10.0
 _TOLD = 120.0
-"""The seconds for which a host that cannot take part tries to report this: to the head or, if this host is the head,
-to the other hosts."""
+"""The time limit, in seconds, for a host that cannot take part to report this: to the head or, if this host is the
+head, to the other hosts."""
 _LOOK = 0.2
 
 

@@ -17,7 +17,7 @@ from typing import Any
 _PATIENCE = 10.0
 _MOST_BYTES = 1 << 20
 _SILENT = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
-"""TCP keep-alive settings with which a connection to a host without power or network fails after half a minute."""
+"""TCP keep-alive settings that make a connection to a host without power or network fail after half a minute."""
 
 
 @dataclass(frozen=True, slots=True)

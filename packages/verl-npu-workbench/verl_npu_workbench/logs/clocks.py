@@ -38,7 +38,7 @@ class Clocks:
     """The clocks of the hosts whose lines are in one log."""
 
     hosts: dict[str, str] = field(default_factory=dict)
-    """The host of each process id, from Ray's prefixes."""
+    """The host of each process ID, from Ray's prefixes."""
     reset: set[str] = field(default_factory=set)
     """The hosts whose clocks were set back during the log. Their times do not show the order of events."""
     _last: dict[str, float] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from verl_npu import progress
 from verl_npu.language import gettext as _
 
 STDIN = Path("-")
-"""The path that stands for standard input."""
+"""The path that represents standard input."""
 UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
 """The errors that reading an unreadable or damaged file can raise."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"

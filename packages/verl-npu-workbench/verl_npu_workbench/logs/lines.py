@@ -90,7 +90,7 @@ _ORDINARY = re.compile(
 )
 _FIRST_ORDINARY = frozenset("0123456789IWD")
 _LONGEST = 1 << 14
-"""The most characters of a line that are kept. The important ones are at its beginning."""
+"""The maximum number of characters of a line that are kept. The important ones are at its beginning."""
 _CHUNK = 1 << 18
 _LOW = ("INFO", "WARNING", "DEBUG", "EVENT", "TRACE")
 _RAY_FILE = re.compile(r"(?:worker|python-core-worker)-\w+(?:-\w+)?[-_](?P<pid>\d+)\.(?:out|err|log)$")

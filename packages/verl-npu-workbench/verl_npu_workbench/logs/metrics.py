@@ -64,7 +64,7 @@ ASYNCHRONOUS = (
     Metric(_("samples dropped so far"), ("fully_async/count/dropped_stale_samples",)),
     Metric(_("version of the weights"), ("fully_async/count/current_param_version",)),
 )
-"""The metrics of asynchronous training. The module `sides` says where verl computes them."""
+"""The metrics of asynchronous training. The module `sides` states where verl computes them."""
 CUT_ANSWERS = Metric(_("answers cut off"), ("response_length/clip_ratio",))
 SHOWN = (
     REWARD,

@@ -33,7 +33,7 @@ from .training import TrainingLog
 RECENT = 20
 """The number of recent steps that are evaluated."""
 _FEW = 3
-"""The smallest number of steps from which a conclusion is drawn."""
+"""The smallest number of steps that is enough for a conclusion."""
 _LONG, _HARDLY = 0.05, 0.01
 """Two fractions of a step: from the first on, a side counts as waiting; below the second, it hardly waits."""
 
@@ -150,7 +150,7 @@ def _one_step_off(trainer: float) -> Waiting:
 def _separate_async(trainer: float, steps: Sequence[Step]) -> Waiting:
     spans = [step[_SPANS] for step in steps]
     dropped = any(name.endswith("/evicted_samples") for step in steps for name in step)
-    # The versions of a dropped answer are unknown, and an answer from an earlier run was not generated now.
+    # The versions of a dropped response are unknown, and a response from an earlier run was not generated now.
     unbroken = all(each == 1 for each in spans) and not dropped and all(step.get(_NEWEST, 0) >= 0 for step in steps)
     text = ""
     if trainer >= _LONG and unbroken:

@@ -52,15 +52,15 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 _EVENT_FILE = "tfevents"
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 20
-"""The most bytes of a line. The line of a step has a few thousand. Without the limit, a file without line ends would
-fill the memory."""
+"""The maximum number of bytes of a line. The line of a step has a few thousand. Without the limit, a file without line
+ends would fill the memory."""
 _SHOWN = 8
-"""The most restarts and ranges of steps that are listed."""
+"""The maximum number of restarts and ranges of steps that are listed."""
 _SAYS_SIMULATED = "SIMULATED"
 _OURS = "verl-npu: "
 _MOST_STEPS, _MOST_VALUES = 50_000, 1_500_000
-"""The most steps and values that are kept. If a log has more, every second step is dropped, repeatedly, until the rest
-fits."""
+"""The maximum number of steps and values that are kept. If a log has more, every second step is dropped, repeatedly,
+until the rest fits."""
 _FIRST, _LATEST, _MOST_NOT_FINITE = 100, 1_000, 1_000
 """The numbers of steps that are never dropped: of the first steps, of the last steps, and of steps with NaN or
 infinity."""
@@ -197,11 +197,11 @@ class TrainingLog:
     simulated: bool = False
     """True if the log contains verl-npu's message that the NPUs are virtual."""
     total: int = 0
-    """The number of steps that the training is to make. It is 0 if no line says it."""
+    """The planned number of steps of the training, or 0 if no line shows it."""
     went_back: int = 0
     """The number of restarts. It may be larger than the number of entries in `restarts`."""
     left_out: int = 0
-    """The number of steps that were read but left out of `steps`, because there are too many."""
+    """The number of steps that were read but omitted from `steps`, because there are too many."""
     stride: int = 1
     """The interval between kept steps: 2 means that every second step is kept."""
     mode: str = ""

@@ -35,7 +35,7 @@ SGLANG = "sglang"
 A5 = "a5"
 
 ENVIRONMENTS = ("documents", "image")
-"""The names of the kinds of environments: from verl's own documents, or from a published image."""
+"""The names of the kinds of environments: from verl's own documentation, or from a published image."""
 
 _LEADING = re.compile(r"\d+(?:\.\d+)*(?:[.-]?(?:rc|alpha|beta|a|b|post|dev)[.-]?\d*)?", re.IGNORECASE)
 
@@ -47,7 +47,7 @@ class Component(enum.Enum):
     PYTHON = "python"
     CANN = "cann"
     DRIVER = "driver"
-    """The driver and firmware, called HDK in upstream's documents."""
+    """The driver and firmware, called HDK in upstream's documentation."""
     TORCH = "torch"
     TORCH_NPU = "torch_npu"
     TORCHVISION = "torchvision"
@@ -102,7 +102,7 @@ class Claim:
     arch: str = ""
     """`arm` or `x86` if the claim applies only to that processor architecture. Empty if it applies to both."""
     unsupported: bool = False
-    """True if the document says that the component does not work on NPUs."""
+    """True if the document states that the component does not work on NPUs."""
     note: str = ""
     note_zh: str = ""
     """The note in Chinese."""
@@ -152,10 +152,10 @@ class Image:
     arch: str = ""
     """The processor architecture, `arm` or `x86`. Empty if one image name covers both."""
     mounts: tuple[str, ...] = ()
-    """The host's folders for a job's files, as the image's document mounts them. Each has the same path in the
+    """The host's folders for a job's files, as the image's documentation mounts them. Each has the same path in the
     container."""
     tools: tuple[str, ...] = ()
-    """The host's tools that the image's document mounts read-only, besides the driver's files."""
+    """The host's tools that the image's documentation mounts read-only, besides the driver's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Environment:
     id: str
     """The environment's name in `verl-npu setup --for`."""
     source: str
-    """The documents that describe it."""
+    """The documents that describe the environment."""
     cells: Mapping[Component, Cell]
     images: tuple[Image, ...] = ()
     published: bool = False
@@ -181,7 +181,7 @@ class Pin:
     commit: str
     """The full commit. Empty if only the release on the package index is known."""
     environments: tuple[Environment, ...]
-    """The environments for this pin. The first one is the environment in verl's own documents."""
+    """The environments for this pin. The first environment is the one that verl's own documentation describes."""
 
     @property
     def cells(self) -> Mapping[Component, Cell]:

@@ -38,7 +38,7 @@ class Proof:
 
     asked: Asked
     made_by: str
-    """The version of verl-npu that made the bundle."""
+    """The version of verl-npu that created the bundle."""
     notes: Mapping[str, str]
     """Facts that the stages found, such as the device's name and what is simulated."""
     stages: tuple[StageResult, ...]
@@ -155,7 +155,7 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
             found=_("an archive with other files"),
             fix=_("specify a bundle that `verl-npu prove` created"),
         ) from None
-    # The size in the archive may be wrong, so never read more than the limit.
+    # The size in the archive may be incorrect, so never read more than the limit.
     with archive.open(info) as member:
         data = member.read(_MOST_BYTES + 1)
     too_much = Answer({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))

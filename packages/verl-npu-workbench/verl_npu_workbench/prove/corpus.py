@@ -16,7 +16,7 @@ from verl_npu.language import gettext as _
 from .result import Reader
 
 SAMPLES = 16
-"""The most numbers that are recorded of a result."""
+"""The maximum number of numbers that are recorded of a result."""
 
 
 class Kind(enum.Enum):
@@ -62,7 +62,7 @@ class Observation:
     case: str = ""
     """A complete description of the request."""
     said: str = ""
-    """The reason why the request was refused. Empty if it was not refused."""
+    """The reason why the request was rejected. Empty if it was not rejected."""
     results: tuple[Result, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
     """Bytes, seconds, ranks."""

@@ -33,7 +33,7 @@ class Asked:
     npus: int
     """The number of NPUs that the proof may use. It is 0 for all."""
     simulated: str
-    """The number of virtual NPUs that are requested. Empty if none are."""
+    """The number of requested virtual NPUs, or an empty string if no virtual NPUs are requested."""
     versions: Mapping[str, str]
     """The packages' versions, by name."""
 

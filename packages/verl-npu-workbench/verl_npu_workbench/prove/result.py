@@ -17,9 +17,9 @@ from verl_npu.language import gettext as _
 Item = TypeVar("Item")
 
 LONGEST = 2000
-"""The most characters of a text in a proof."""
+"""The maximum number of characters of a text in a proof."""
 _MOST = 20_000
-"""The most items of a list in a proof."""
+"""The maximum number of items of a list in a proof."""
 
 
 class Verdict(enum.Enum):
@@ -40,7 +40,7 @@ class Check:
     """A description of the result, or the reason why the check is not possible here."""
     expected: str = ""
     meaning: str = ""
-    """The consequence of a failure for a training."""
+    """The consequence of a failure for a training run."""
     seconds: float = 0.0
     figures: Mapping[str, float] = field(default_factory=dict)
     """Measurements, by name with unit."""

@@ -24,7 +24,7 @@ from .table import STAGES, Stage
 _GRACE = 3.0
 """The seconds that a stage's process gets to end the processes that it started."""
 _LEAST = 5.0
-"""The shortest time, in seconds, in which a stage begins. With less time left, it does not begin."""
+"""The shortest remaining time, in seconds, for a stage to begin. With less time left, the stage does not begin."""
 _MOST_PRINTED = 64 << 20
 _TAIL = 1 << 16
 _STILL = 20.0

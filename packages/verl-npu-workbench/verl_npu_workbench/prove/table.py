@@ -14,7 +14,7 @@ class Stage:
     name: str
     title: str
     meaning: str
-    """The consequence for a training if the stage does not finish."""
+    """The consequence for a training run if the stage does not finish."""
     share: float
     """The stage's share of the total time. Time that earlier stages did not use is added to it."""
 

@@ -14,8 +14,7 @@ from ..jobs.settings import Settings
 MOST = 4
 """The most NPUs that a rehearsal uses by default. Each NPU needs a process of about 1.5 GiB with torch and a model."""
 SHOWN = 2
-"""The size to which a parallel dimension is reduced. With size 2, all of the dimension's communication already
-happens."""
+"""The reduced size of a parallel dimension. Size 2 is enough to exercise all of the dimension's communication."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

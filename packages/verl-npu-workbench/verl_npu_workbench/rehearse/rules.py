@@ -89,7 +89,7 @@ class Setup:
     response: int
     """The number of tokens of a response."""
     engine: str
-    """The rollout engine that runs. Empty if it is the script's own."""
+    """The rollout engine that runs instead of the script's engine. Empty if the script's own engine runs."""
     no_sleep: bool = False
     """Whether the engine is vLLM's CPU build, which has no sleep mode and cannot be split over verl's ranks."""
 
@@ -137,7 +137,7 @@ def _rule(name: str, reason: str) -> Callable[[Callable[[Settings, Settings, Set
 )
 def _model(script: Settings, now: Settings, setup: Setup) -> Changed:
     models = {key: str(setup.model) for key in script.matching(_MODELS) if script.get(key) not in (None, {}, "")}
-    # Do not ask the hub for anything.
+    # Request nothing from the hub.
     adapters = {key: None for key in script.ending("lora_adapter_path", "adapter_path") if script.get(key)}
     return {**models, **adapters}
 
@@ -283,7 +283,7 @@ def _batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     before, generated = script.whole(BATCH), script.whole(keys.GENERATION_BATCH)
     if before > 0:
         after, parts = min(PROMPTS, before), _sync_step(script) or 1
-        # verl asserts that the answers that are trained at a time divide among all NPUs.
+        # verl asserts that the responses of one training batch can be divided evenly among all NPUs.
         while after % parts or after // parts * min(keys.size(script, SAMPLES), _MOST_SAMPLES) % setup.layout.npus:
             after += 1
         changed |= {keys.SYNC_STEP: parts} if keys.is_separate(script) else {}

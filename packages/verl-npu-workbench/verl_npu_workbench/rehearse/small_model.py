@@ -54,7 +54,7 @@ def _read() -> Iterator[Architecture]:
 
 
 ARCHITECTURES = tuple(_read())
-"""The architectures in the order in which they are searched. More specific patterns come first."""
+"""The architectures, in search order. More specific patterns come first."""
 
 
 def source() -> bytes:

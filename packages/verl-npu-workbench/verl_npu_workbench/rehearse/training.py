@@ -229,9 +229,9 @@ def _variables(
         "HYDRA_FULL_ERROR": "1",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Otherwise, Ray starts a worker for each CPU that it is told of, which are many more than the real ones.
+        # Otherwise, Ray starts a worker for each configured CPU, and there are many more of them than real CPUs.
         "RAY_prestart_worker_first_driver": "0",
-        # On a busy machine, Ray's only node answers late, and Ray has taken it for dead.
+        # On a busy machine, Ray's only node responds late, and Ray has considered it dead.
         "RAY_health_check_timeout_ms": "60000",
         "RAY_health_check_failure_threshold": "20",
         "TOKENIZERS_PARALLELISM": "false",

@@ -53,7 +53,7 @@ _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "s
 """Folders in the root folder that are replaced in a sandbox, because their contents are private or belong to the
 kernel."""
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix")
-"""Folders in the root folder that programs need. /var is left out, because it contains the sockets of services."""
+"""Folders in the root folder that programs need. /var is omitted, because it contains the sockets of services."""
 _NO_TREES = (Path("/"), Path("/proc"), Path("/sys"), Path("/dev"))
 """Folders that are never mounted as a tree, because a sandbox has its own versions of them."""
 _CONFINEMENT = Path("/confinement.py")
@@ -68,7 +68,7 @@ class Ended:
     output: bytes
     seconds: float
     limit: str = ""
-    """A description of the limit that was exceeded. Empty if none was."""
+    """A description of the exceeded limit. Empty if no limit was exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ def _process(
 
 
 def _confined(command: Sequence[str], limits: Limits) -> list[str]:
-    # The kernel counts threads, and our limit counts processes.
+    # The kernel counts threads, and the limit of the sandbox counts processes.
     most = 4 * limits.processes
     return [sys.executable, "-I", "-S", str(_CONFINEMENT), str(limits.file), str(most), *command]
 

@@ -58,9 +58,9 @@ class Answer:
     """The response of a sandboxed program: the parsed JSON, or the reason why it is invalid."""
 
     content: Mapping[str, object]
-    """A JSON object; empty if the answer is not one."""
+    """A JSON object. Empty if the response is invalid."""
     wrong: str = ""
-    """A description of what is wrong with the answer. Empty if the answer is valid."""
+    """The reason why the response is invalid. Empty if the response is valid."""
 
     @classmethod
     def of(cls, pipe: Pipe) -> Answer:

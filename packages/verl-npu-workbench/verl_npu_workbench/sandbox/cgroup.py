@@ -28,7 +28,7 @@ class Group:
     folder: Path | None
     """The folder of the control group. For a scope, None until a process runs in it."""
     command: tuple[str, ...] = ()
-    """A prefix for the command that makes the scope. Empty if the process joins the group itself."""
+    """A prefix for the command that creates the scope. Empty if the process joins the group itself."""
     members: int | None = None
     """An open file. A process joins the group by writing to it."""
 

@@ -96,7 +96,7 @@ _SETTING = re.compile(
 )
 """A key of verl's configuration."""
 _MOST_TOKEN_DIGITS = 6
-"""The most digits of a number that may be a token id in a vocabulary."""
+"""The maximum number of digits of a number that may be a token ID in a vocabulary."""
 
 
 def kind_of(name: str, before: str = "") -> Kind:

@@ -61,7 +61,7 @@ TRIED = {
     "0.13.0": ("PIECEWISE", "FULL_DECODE_ONLY"),
     "0.23.0": ("PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"),
 }
-"""From each release of vllm-ascend to vLLM's graph modes that give the same answers as eager mode."""
+"""A mapping from each release of vllm-ascend to the vLLM graph modes whose responses are equal to eager mode's."""
 
 
 def _offered() -> str:

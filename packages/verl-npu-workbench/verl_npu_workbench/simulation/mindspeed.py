@@ -106,7 +106,7 @@ def offer_recurrence(rule: ModuleType) -> None:
             cu_seqlens=cu_seqlens,
         )
 
-    # verl-npu says whose function it is.
+    # verl-npu reports the function's module.
     chunk_gated_delta_rule.__module__ = rule.__name__
     rule.chunk_gated_delta_rule = chunk_gated_delta_rule  # type: ignore[attr-defined]
 

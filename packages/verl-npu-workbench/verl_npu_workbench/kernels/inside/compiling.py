@@ -164,7 +164,7 @@ def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mappin
             other = _compile(kernel, near, options)
             if not _may_be_the_guess(other, near):
                 return {**_judged(kernel, other, near, options), "signature": near.signature}
-        # That the compiler refuses a guess says nothing about the kernel.
+        # If the compiler rejects a guess, this shows nothing about the kernel.
         found = {**found, "verdict": "not judged", "stage": "", "why": f"no guessed arguments fit it: {found['why']}"}
     return {**_judged(kernel, found, made, options), "signature": made.signature}
 

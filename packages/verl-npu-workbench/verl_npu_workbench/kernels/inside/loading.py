@@ -100,7 +100,7 @@ class Loader:
 
     def _run(self, found: Loaded, node: ast.stmt) -> None:
         code = compile(ast.Module([node], []), str(found.path), "exec", dont_inherit=True)
-        # The file's own output must not mix with the answer on stdout.
+        # The file's own output must not mix with the response on stdout.
         with contextlib.redirect_stdout(io.StringIO()):
             exec(code, vars(found.module))
 

@@ -58,7 +58,7 @@ class Case:
     dtypes: tuple[str, ...] = FLOATS
     used_by: str = "the models"
     otherwise: str = ""
-    """What verl-npu does instead if the operator refuses. Empty if it has no fallback."""
+    """What verl-npu does instead if the operator rejects the call. Empty if verl-npu has no fallback."""
 
     def made(self, dtype: str) -> list[Tensor]:
         """Return the inputs, as tensors on the host."""

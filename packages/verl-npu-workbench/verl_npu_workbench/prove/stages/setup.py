@@ -33,7 +33,7 @@ class Setup:
     asked: int
     """The number of NPUs that the stage may use. It is 0 for all."""
     ends: float
-    """The time at which the stage must end, on the clock `now`."""
+    """The time when the stage must end, on the clock `now`."""
     now: Callable[[], float]
     """A clock that returns the counted seconds."""
     recipe: tuple[str, ...] = ()

@@ -82,9 +82,9 @@ _SHORT: Mapping[str, object] = {
     "trainer.save_freq": -1,
     "trainer.logger": ["console"],
 }
-"""Changes to the user's own script, with which it takes only a few steps and saves nothing."""
+"""Changes to the user's own script that make it run only a few steps and save nothing."""
 _ALLOWED = 1.1
-"""The largest allowed ratio of a training's memory to the planned memory."""
+"""The largest allowed ratio of the memory of a training run to the planned memory."""
 _PEAK = "perf/max_memory_allocated_gb"
 _STEP = "timing_s/step"
 _GRADIENT = "actor/grad_norm"

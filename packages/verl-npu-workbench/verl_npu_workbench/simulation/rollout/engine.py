@@ -58,7 +58,7 @@ class Answers:
     """The responses to a batch of prompts."""
 
     responses: torch.Tensor
-    """[batch, new tokens]. After the end of its answer, each row is filled with the pad token."""
+    """[batch, new tokens]. After the end of its response, each row is filled with the pad token."""
     log_probs: torch.Tensor | None
     """[batch, new tokens], float32 log-probabilities of the chosen tokens at the sampling temperature."""
 

@@ -44,7 +44,7 @@ def build(config: PretrainedConfig, dtype: torch.dtype, path: str = "") -> PreTr
     # Copy the configuration, because the trainer's attention setting in it must not change.
     model = own._from_config(copy.deepcopy(config), **_options(own, config, dtype))
     own_modules(model)
-    # Otherwise, generate() mixes the checkpoint's sampling defaults into ours.
+    # Otherwise, generate() mixes the checkpoint's sampling defaults into the requested parameters.
     model.generation_config = GenerationConfig()
     return cast("PreTrainedModel", model.eval().requires_grad_(False))
 

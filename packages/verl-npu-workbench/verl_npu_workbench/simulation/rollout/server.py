@@ -31,7 +31,7 @@ from .worker import server_name
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-# Requests that arrive within this time are answered as one batch.
+# Requests that arrive within this time are processed as one batch.
 GATHER_SECONDS = 0.02
 
 
