@@ -43,4 +43,4 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     places = {"file": tmp_path / "file", "folder": tmp_path}
     status, output = run("plan", *(each.format(**places) for each in options), "--", "python3", "-m", "a.trainer")
     assert status == 2
-    assert f"{named.format(**places)}: expected a folder for --output" in " ".join(output.split())
+    assert f"{named.format(**places)}: expected a writable folder for --output" in " ".join(output.split())

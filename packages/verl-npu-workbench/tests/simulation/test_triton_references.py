@@ -236,7 +236,7 @@ def test_vllms_placeholder_launches_references_in_each_process_with_virtual_npus
         "def kernel(x): ...\nTritonPlaceholder().jit(kernel)[(1,)](1)",
         PYTHONPATH=pythonpath_and(tmp_path),
     )
-    assert "NotImplementedError: Triton's kernel __main__.kernel is not implemented" in done.stderr
+    assert "NotImplementedError: the Triton kernel __main__.kernel is not implemented" in done.stderr
 
 
 def test_references_are_named_by_the_module_that_has_the_kernel() -> None:

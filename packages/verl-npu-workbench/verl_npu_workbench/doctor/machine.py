@@ -77,7 +77,7 @@ def judge_npus(site: Site) -> Iterator[Finding]:
                 f"{len(smi.npus)} x {', '.join(useless)}",
                 expected=_("Ascend A2 (910B1 to 910B4), A3, or A5"),
                 why=_("neither verl nor vllm-ascend supports this NPU model"),
-                fix=_("use a machine with one of these NPU models"),
+                fix=_("use a machine with Ascend A2, A3, or A5"),
             )
         elif sick:
             yield _sick(sick, len(smi.npus))

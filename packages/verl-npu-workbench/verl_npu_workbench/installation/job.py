@@ -94,8 +94,8 @@ def _check_name(name: str) -> None:
         raise CommandError(
             subject=f"--name {name}",
             expected=_(
-                "at most {longest_name} characters that are lowercase letters, digits, or hyphens, beginning "
-                "with a letter"
+                "at most {longest_name} lowercase letters, digits, and hyphens, beginning with a letter and not "
+                "ending with a hyphen"
             ).format(longest_name=_LONGEST_NAME),
             found=repr(name),
             fix=_("choose another name"),
