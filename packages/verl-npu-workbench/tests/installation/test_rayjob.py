@@ -245,5 +245,5 @@ def test_a_claim_that_cannot_be_read_is_an_error(text: str) -> None:
 
 @pytest.mark.parametrize("path", ["/dev/shm", "/usr/local/dcmi", "/data"])
 def test_two_volumes_at_one_path_are_an_error(path: str) -> None:
-    with pytest.raises(CommandError, match="at which no other volume is mounted"):
+    with pytest.raises(CommandError, match="that no other volume uses"):
         asked(claims=(Claim("first", "/data"), Claim("second", path)))

@@ -52,7 +52,7 @@ def test_an_interpreter_that_cannot_be_used_is_named(named: str) -> None:
 def test_a_folder_that_others_can_write_to_is_refused(elsewhere: Path) -> None:
     elsewhere.mkdir()
     elsewhere.chmod(0o777)
-    with pytest.raises(CommandError, match="a folder to which only you can write"):
+    with pytest.raises(CommandError, match="a folder that only you can write to"):
         toolchain.checked(elsewhere)
 
 

@@ -193,8 +193,8 @@ def judge_shared_memory(site: Site) -> Iterator[Finding]:
             _("{size} MiB in /dev/shm").format(size=size >> 20),
             expected=_("at least {least_shared} GiB").format(least_shared=_LEAST_SHARED >> 30),
             why=_(
-                "Ray keeps its objects in shared memory, and verl passes weights to the rollout engine "
-                "through shared memory; if it is full, processes end with `Bus error`"
+                "Ray keeps its objects in shared memory, and verl passes weights to the rollout engine through "
+                "shared memory; if it is full, processes fail with `Bus error`"
             ),
             fix=_("docker run --ipc=host …  # outside of a container: mount -o remount,size=64g /dev/shm"),
         )

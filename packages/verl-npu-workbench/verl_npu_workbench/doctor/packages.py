@@ -326,7 +326,7 @@ _NEEDED: Mapping[Component, _Absence] = {
     ),
     Component.PEFT: _Absence(Severity.WARNING, _("verl's workers import this package for LoRA")),
     Component.PYARROW: _Absence(
-        Severity.WARNING, _("the package datasets, with which verl reads its data, imports this package")
+        Severity.WARNING, _("verl reads its data with the package datasets, which imports this package")
     ),
     Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("from v0.9.1 on, main_ppo imports this package")),
 }
@@ -615,12 +615,12 @@ def _judge_megatron(name: str, megatron: Package, mindspeed: Package) -> Finding
     return warning(
         name,
         found,
-        expected=_("Megatron {major}.{minor}, for which this MindSpeed is made").format(
+        expected=_("Megatron {major}.{minor}, the release that this version of MindSpeed supports").format(
             major=theirs.major, minor=theirs.minor
         ),
         why=_(
-            "MindSpeed replaces functions of Megatron; with another release of Megatron, training fails, or gives "
-            "wrong results without an error"
+            "MindSpeed replaces functions of Megatron; with another release of Megatron, training fails, or "
+            "computes incorrect results without an error"
         ),
         fix=f"git -C Megatron-LM checkout core_{'v' if theirs.minor < 13 else 'r'}{theirs.base_version}",
     )

@@ -115,7 +115,7 @@ def _interface(text: str, site: Site) -> str:
 def _sleeping(text: str, site: Site) -> str:
     serves = site.package(Component.VLLM_ASCEND) is not None
     return (
-        _("a value with which vllm-ascend cannot sleep")
+        _("a value that vllm-ascend's sleep mode does not support")
         if serves and EXPANDABLE_SEGMENTS in text.replace(" ", "")
         else ""
     )
@@ -158,9 +158,7 @@ _READS_NZ = Version("0.11.0rc1")
 _BINDS_CPUS = Version("0.18.0rc1")
 """The first vllm-ascend release that binds the CPUs of its engines by default, on ARM."""
 _HCCL_REFUSES = _("with any other value, HCCL fails when the first communicator is created")
-_HCCL_MEETS = _(
-    "the ranks of HCCL meet through this interface or address, and do not find each other with a wrong one"
-)
+_HCCL_MEETS = _("the ranks of HCCL connect through this interface or address, and cannot connect if it is incorrect")
 _INTERFACES = _("names of network interfaces that every host has")
 
 _EITHER = (Stage.SCRIPT, Stage.ENVIRONMENT)

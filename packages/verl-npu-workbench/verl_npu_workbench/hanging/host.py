@@ -161,10 +161,10 @@ def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job
         subject="--hang" + (f" {asked}" if asked else ""),
         expected="exactly one job on this host, or the id of a Ray job or of a process after --hang",
         found=f"{len(found)}: {names}" if found else "no visible process of Ray and no rank of torchrun",
-        fix="give one of these ids after --hang"
+        fix="specify one of these IDs after --hang"
         if found
-        else "run this command on a host of the job, as the job's user or as root, or give the id of a "
-        "process of the job",
+        else "run this command on a host of the job, as the job's user or as root, or specify the ID of a process of "
+        "the job",
     )
 
 

@@ -120,7 +120,7 @@ def _check_paths(claims: Sequence[Claim]) -> None:
         if claim.path in taken:
             raise CommandError(
                 subject=f"--claim {claim.name}:{claim.path}",
-                expected=_("a path at which no other volume is mounted"),
+                expected=_("a path that no other volume uses"),
                 found=claim.path,
                 fix="choose another path",
             )

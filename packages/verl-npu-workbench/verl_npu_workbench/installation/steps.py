@@ -95,8 +95,8 @@ def _torch(target: Target) -> Step:
     traps = ["without PIP_CONSTRAINT, later installations replace torch"]
     if x86:
         traps.append(
-            "on x86 the package index's torch is a CUDA build, with which torch_npu does not load: use the +cpu build "
-            "from the index that pytorch.org names for CPUs (TORCH_CPU_INDEX)"
+            "on x86, the package index's torch is a CUDA build, and torch_npu does not load with it: use the "
+            "+cpu build from the index that pytorch.org names for CPUs (TORCH_CPU_INDEX)"
         )
     return Step(
         "torch for CPUs, and torch_npu of the same release",
@@ -121,7 +121,7 @@ def _triton(target: Target) -> Iterator[Step]:
         (
             "both own the folder triton: a later installation of triton breaks it (`0 active drivers`); then repeat "
             "this step",
-            "builds that the package index lacks are in the index that triton-ascend's documents name",
+            "builds that the package index lacks are in the index that triton-ascend's documentation names",
         ),
     )
 
@@ -130,7 +130,7 @@ def _verl_requirements(target: Target) -> Step:
     refused = [each.value for each in (Component.FLASH_ATTN, Component.LIGER_KERNEL) if target.refused(each)]
     traps = ["einops is needed on NPUs, but several releases of verl do not list it"]
     if refused:
-        traps.append(f"never install {' or '.join(refused)}: verl's documents say that they do not work on NPUs")
+        traps.append(f"never install {' or '.join(refused)}: verl's documentation says that they do not work on NPUs")
     return Step("verl's other requirements", ("pip install -r requirements.txt",), tuple(traps))
 
 

@@ -190,7 +190,7 @@ def checked(folder: Path) -> Path:
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
         raise CommandError(
             subject=str(folder),
-            expected=_("a folder to which only you can write, because compilers in this folder are executed"),
+            expected=_("a folder that only you can write to, because compilers in this folder are executed"),
             found=_("a folder that belongs to {owner} and has the mode {mode}").format(
                 owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"
             ),

@@ -119,7 +119,7 @@ def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
         expected = _("{count} different hosts, including the head").format(count=nodes)
         raise refused("--hosts", expected, ",".join(hosts), _("correct the list, --nodes, or --head"))
     if nodes > 1 and (head in ("", "localhost") or head.startswith("127.")):
-        expected = _("a name or an address at which the other hosts reach the head")
+        expected = _("a name or an address that the other hosts use to reach the head")
         raise refused("--head", expected, head or _("no head"), _("add --head HOST"))
     for name in ("SLURM_STEP_NUM_NODES", "OMPI_COMM_WORLD_SIZE"):
         if nodes == 1 and environ.get(name, "1") != "1":

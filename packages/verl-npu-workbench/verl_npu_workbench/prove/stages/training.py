@@ -138,7 +138,7 @@ def _said(made: Callable[[], _Training]) -> _Training:
     try:
         return made()
     except VerlNpuError as error:
-        raise Wrong(str(error), "a training that can be started") from error
+        raise Wrong(str(error), "a training job that can be started") from error
 
 
 def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: int) -> _Training:
