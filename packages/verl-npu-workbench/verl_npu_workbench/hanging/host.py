@@ -236,8 +236,8 @@ def _is_python(pid: int) -> bool:
 
 
 def _ray_job_of(pid: int) -> tuple[str, str] | None:
-    """Return Ray's session folder and the job ID, from the log that Ray's library keeps open in the process. The ID is
-    an empty string for a worker without a job."""
+    """Return Ray's session folder and the job ID, from the log that Ray's library keeps open in the process, or None
+    if the process has no such log open. The ID is an empty string for a worker without a job."""
     try:
         with os.scandir(_PROC / str(pid) / "fd") as entries:
             files = [os.readlink(entry.path) for entry in entries]

@@ -47,7 +47,7 @@ def is_stream(path: Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file. The returned file shows its progress while it is read.
+    """Context manager that opens a file, and shows progress while the file is read.
 
     Raises:
         NoLog: the path is a device file, which might never end.
@@ -97,7 +97,7 @@ def unpacked(raw: io.BufferedReader) -> io.BufferedReader:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """Open a log as text, compressed or not.
+    """Context manager that opens a log as text, compressed or not.
 
     Raises:
         NoLog: the path is a device file, which might never end, or an archive.

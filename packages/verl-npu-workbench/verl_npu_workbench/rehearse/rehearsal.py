@@ -278,8 +278,8 @@ def _error(each: Mapping[str, object]) -> str:
 
 
 def _kernels(each: Mapping[str, object]) -> str:
-    """Return the names of the failing kernels, and the number of kernels that compile. Both are empty if no kernels
-    were judged."""
+    """Return the names of the failing kernels and the number of kernels that compile as text, or an empty string if no
+    kernels were judged."""
     found = each.get("kernels")
     if not isinstance(found, Mapping):
         return ""

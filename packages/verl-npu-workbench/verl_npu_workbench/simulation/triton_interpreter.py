@@ -120,7 +120,7 @@ def compute_launches(interpreter: ModuleType) -> None:
             return [_host(each) for each in given], {name: _host(each) for name, each in named.items()}
 
         def _restore_args_dev(self, *_views: object) -> None:
-            """No operation, because the interpreter has written directly to the NPU's memory."""
+            """Do nothing, because the interpreter has written directly to the NPU's memory."""
 
     if is_known(interpreter):
         compute_bfloat16(interpreter)

@@ -44,7 +44,7 @@ def _judge(setup: Setup, *words: str) -> None:
 
 
 def _loaded_by_verl() -> list[str]:
-    """Return the modules that `import verl` imports, or an empty set if the import fails."""
+    """Return the modules that `import verl` imports, or an empty list if the import fails."""
     done = _python("-c", _LOADED)
     try:
         return [str(name) for name in json.loads(done.stdout.splitlines()[-1])] if done.returncode == 0 else []

@@ -253,19 +253,19 @@ class VirtualServer:
         self._global_steps = global_steps
 
     async def clear_kv_cache(self) -> None:
-        """No operation, because no cache is kept between requests."""
+        """Do nothing, because no cache is kept between requests."""
 
     async def release_kv_cache(self) -> None:
-        """No operation, because no cache is kept between requests."""
+        """Do nothing, because no cache is kept between requests."""
 
     async def resume_kv_cache(self) -> None:
-        """No operation, because no cache is kept between requests."""
+        """Do nothing, because no cache is kept between requests."""
 
     async def start_profile(self, **kwargs: object) -> None:
-        """No operation, because the engine has no profiler."""
+        """Do nothing, because the engine has no profiler."""
 
     async def stop_profile(self) -> None:
-        """No operation, because the engine has no profiler."""
+        """Do nothing, because the engine has no profiler."""
 
 
 class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no types

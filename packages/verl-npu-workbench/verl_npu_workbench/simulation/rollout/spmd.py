@@ -88,7 +88,7 @@ class _Engine:
         self.llm_engine = SimpleNamespace(model_executor=executor, add_lora=self._add)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """No operation, because this engine never frees its memory."""
+        """Do nothing, because this engine never frees its memory."""
 
     def sleep(self, level: int = 1) -> None:
         """Release the weights until the next sync."""
@@ -156,7 +156,7 @@ _groups = _Groups()
 
 
 def _nothing(*args: object, **kwargs: object) -> None:
-    """No operation, because there is no vLLM to patch."""
+    """Do nothing, because there is no vLLM to patch."""
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         """The engine; None if another rank of the replica has it."""
 
     async def resume(self, tags: list[str]) -> None:
-        """No operation, because this engine never frees its memory."""
+        """Do nothing, because this engine never frees its memory."""
 
     async def release(self) -> None:
         """Release the weights, as an engine does when it goes to sleep. The next generation requires a new weight

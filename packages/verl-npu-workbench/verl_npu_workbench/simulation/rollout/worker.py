@@ -46,10 +46,10 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
         self.sleep_level = 1
 
     async def resume(self, tags: list[str]) -> None:
-        """No operation, because this engine never frees its memory."""
+        """Do nothing, because this engine never frees its memory."""
 
     async def release(self) -> None:
-        """No operation, because the server releases its weights in its own `sleep`."""
+        """Do nothing, because the server releases its weights in its own `sleep`."""
 
     async def update_weights(
         self,
