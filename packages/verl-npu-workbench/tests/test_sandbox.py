@@ -319,14 +319,14 @@ def test_a_command_runs_within_its_limits_without_a_sandbox_too(tmp_path: Path) 
     assert (done.status, done.output.decode()) == (0, f"x\n{tmp_path}\n")
     name = f"2{os.getpid():09d}"
     done = run(None, ["sh", "-c", f"setsid sleep {name} & wait"], tmp_path, {"PATH": os.defpath}, Limits(1.0), log)
-    assert done.limit == "a program that was still running after 1 s"
+    assert done.limit == "the program was still running after 1 s"
     assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if name in _text(path)] == []
 
 
 def test_why_there_is_no_sandbox_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert why_none() == ""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert why_none() == "the program bwrap is not on PATH"
+    assert why_none() == "bwrap is not on PATH"
 
 
 def test_a_machine_without_bubblewrap_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_finding_cannot_command_the_terminal(run: Run, said: list[Finding]) ->
 def test_a_name_that_is_not_known_ends_with_one_line(run: Run) -> None:
     status, output = run("doctor", "--only", "cuda")
     assert status == 2
-    assert output.startswith("verl-npu: --only: expected names of python")
+    assert output.startswith("verl-npu: --only: expected one or more of python")
 
 
 def test_virtual_npus_are_said_first(run: Run, said: list[Finding], monkeypatch: pytest.MonkeyPatch) -> None:

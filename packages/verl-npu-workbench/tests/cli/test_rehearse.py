@@ -81,7 +81,7 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
     status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
     assert (status, len(output.splitlines())) == (2, 1)
     assert "expected verl at the pin v0.7.1" in output
-    assert "nearest to the pin v0.6.1" in output
+    assert "whose nearest pin is v0.6.1" in output
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_script_is_judged_by_its_text_where_there_is_no_sandbox(
     status, output = run("lint", "--json", str(script))
     judged = json.loads(output)
     assert (status, [each["subject"] for each in judged["findings"]]) == (2, ["HCCL_BUFFSIZE"])
-    assert "no sandbox is possible here (the program bwrap is not on PATH)" in judged["not_judged"]
+    assert "no sandbox is possible here (bwrap is not on PATH)" in judged["not_judged"]
     assert not (rl / "reached").exists()
     status, output = run("lint", str(script))
     assert (status, output.startswith("not judged: "), "--unconfined" in output) == (2, True, True)
@@ -312,7 +312,7 @@ def test_a_wheel_beside_a_script_is_one_line(run: Run, write: Write, tmp_path: P
     wheel.touch()
     status, output = run("lint", "--source", str(wheel), str(write(GOOD)))
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "the folder of a source tree" in output
+    assert "the folder of the source tree" in output
 
 
 def test_what_needs_no_settings_is_judged_beside_what_hydra_refuses(

@@ -73,7 +73,7 @@ def test_of_many_odd_things_the_latest_are_shown() -> None:
     assert state is not None
     assert len(state.odd) == 20
     text = shown(state, 200)
-    assert "14 earlier oddities" in text
+    assert "14 earlier anomalies" in text
     assert "c/19 is NaN or infinite at step 19" in text
 
 

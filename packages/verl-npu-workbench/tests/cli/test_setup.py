@@ -44,12 +44,12 @@ def test_the_published_images_versions_are_those_of_its_document(run: Run) -> No
     [
         (
             ["--pin", "v0.9.1", "--for", "image"],
-            "with --pin v0.9.1, expected one of documents; only 796871d7 has image",
+            "specify one of documents; image is available only with --pin 796871d7",
         ),
         (["--for", "image"], "Missing option '--pin'"),
         (
             ["--pin", "v0.8.0", "--npu", "a5"],
-            "expected one of the pins whose documents cover this NPU: v0.9.0, v0.9.1, 1dda039b",
+            "expected a pin whose documentation covers this NPU: v0.9.0, v0.9.1, 1dda039b",
         ),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_file_of_the_users_is_not_written_over(run: Run, tmp_path: Path) -> No
     (tmp_path / "install.sh").write_text("mine")
     status, printed = run(*asked)
     assert status == 2
-    assert "found the files install.sh exist in it, with different content" in " ".join(printed.split())
+    assert "found the folder already contains install.sh, with different content" in " ".join(printed.split())
     assert (tmp_path / "install.sh").read_text() == "mine"
 
 

@@ -365,7 +365,7 @@ CASES = (
         _smi(smi.a2().replace("910B2", "310P3")),
         {"npus": ERROR},
         "310P3",
-        "A2 or A3",
+        "Ascend A2, A3, or A5",
     ),
     Case(
         "no rollout engine",

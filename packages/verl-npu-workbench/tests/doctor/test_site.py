@@ -62,7 +62,7 @@ def test_what_the_command_says_last_is_the_problem(tmp_path: Path) -> None:
         command(tmp_path, "echo first; echo 'dcmi module initialize failed. ret is -8005' >&2; exit 7")
     )
     assert answer.exists
-    assert answer.problem.endswith("status 7 and says: dcmi module initialize failed. ret is -8005")
+    assert answer.problem.endswith("status 7 and prints: dcmi module initialize failed. ret is -8005")
 
 
 def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

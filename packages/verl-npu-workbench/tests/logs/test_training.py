@@ -415,7 +415,7 @@ def test_tensorboards_files(events: Path) -> None:
 def test_tensorboards_files_of_two_trainings_are_refused(events: Path) -> None:
     (events / "two").mkdir()
     (events / "two" / "events.out.tfevents.1.host.2.3").touch()
-    with pytest.raises(SourceError, match="the files of 2 trainings"):
+    with pytest.raises(SourceError, match="the files of 2 training runs"):
         read(events)
 
 

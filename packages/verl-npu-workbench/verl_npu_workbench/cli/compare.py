@@ -152,10 +152,10 @@ def compare(
     if isinstance(reference, Baseline) and ("parity" in standards or png):
         raise SourceError(
             subject=f"--baseline {reference.name}",
-            found=_("{option} needs the values of each step, and published figures do not have them").format(
+            found=_("{option} requires the values of each step, which published figures do not include").format(
                 option="--png" if "parity" not in standards else "--standard parity"
             ),
-            fix=_("give a reference log instead of --baseline, or remove the option"),
+            fix=_("specify a reference log instead of --baseline, or remove the option"),
         )
     made = compare_logs(
         npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
@@ -286,9 +286,9 @@ def _sides(
     if published is None:
         raise SourceError(
             subject=f"--baseline {baseline}",
-            expected=_("one of the names {baselines}").format(baselines=_(", ").join(BASELINES)),
-            found=_("a name that is not among them"),
-            fix=_("see verl-npu compare --list-baselines"),
+            expected=_("one of {baselines}").format(baselines=_(", ").join(BASELINES)),
+            found=_("an unknown baseline"),
+            fix=_("run verl-npu compare --list-baselines to see all baselines"),
         )
     return read(npu_log), published
 
@@ -305,7 +305,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
             raise SourceError(
                 subject=option,
                 found=_("the two logs have no metric at the same step"),
-                fix=_("remove the option, or give two logs that have some steps in common"),
+                fix=_("remove the option, or specify two logs that have some steps in common"),
             )
         try:
             if option == "--png":
@@ -315,7 +315,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
                 put(path, page(made).encode(errors="backslashreplace"))
         except OSError as error:
             raise SourceError(
-                subject=option, expected=_("a file that can be written"), found=str(error), fix=_("give another path")
+                subject=option, expected=_("a writable file"), found=str(error), fix=_("specify another path")
             ) from error
         written.append(path)
     return written

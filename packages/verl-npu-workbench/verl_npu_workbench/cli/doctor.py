@@ -161,7 +161,7 @@ def doctor(
 
 
 def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
-    """If several packages are wrong, print the command that fixes all of them together."""
+    """If several packages have incorrect versions, print the command that fixes all of them together."""
     parts = {component.value for component in packages.COMPARED}
     wrong = [each for each in findings if each.code in parts and each.severity in (Severity.ERROR, Severity.WARNING)]
     if len(wrong) >= _SEVERAL and site.pin is not None:
@@ -176,8 +176,7 @@ def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
 
 
 def site_here(pin: str | None = None) -> Site:
-    """Return this environment, to be checked for the given pin, or for the pin of the installed verl if none is
-    given."""
+    """Return a `Site` for this environment and the given pin, or the pin of the installed verl if no pin is given."""
     judged = _judged()
     name = pin or (judged.pin if judged else "")
     return Site.here(PINS.get(name), judged)
@@ -243,8 +242,8 @@ def _counted(counts: Mapping[Severity, int]) -> Iterator[str]:
 
 
 def _right_and_skipped(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the label and the subjects of up to two groups: the subjects that are right, and the skipped ones, grouped
-    by reason."""
+    """Yield the label and the subjects of up to two groups: the subjects without a problem, and the skipped subjects,
+    grouped by reason."""
     right = [
         _("{each} ({found})").format(each=each.code, found=each.found)
         for each in findings
@@ -291,9 +290,9 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> Status
 
 _SEVERAL = 3
 _SHOWN_LINES = 6
-"""The most lines of an error that are printed."""
+"""The maximum number of lines of an error that are printed."""
 _WIDEST = 300
-"""The most characters of a log line that are printed."""
+"""The maximum number of characters of a log line that are printed."""
 _SAID = {
     Conclusion.CAUSE: ("red", _("the cause is known")),
     Conclusion.CODE: ("yellow", _("this error code has many causes, and nothing else in the log narrows them down")),
@@ -305,11 +304,8 @@ _CUT = _("the log does not say whether the job failed or finished")
 
 
 def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
-    """Diagnose the logs of a job, print the result, and exit.
-
-    Exit status: 0 if the training finished or still runs, 1 if there is an error or the log stops abruptly, 2 if a log
-    cannot be read.
-    """
+    """Diagnose the logs of a job, print the result, and exit. Exit status: 0 if the training finished or is still
+    running, 1 if there is an error or the log stops abruptly, 2 if a log cannot be read."""
     said = diagnose(paths)
     if as_json:
         click.echo(json.dumps(_log_as_json(said), indent=2))

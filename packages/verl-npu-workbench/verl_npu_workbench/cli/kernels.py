@@ -1,4 +1,4 @@
-"""`verl-npu kernels`: compiles Triton kernels for NPUs on a machine without one."""
+"""`verl-npu kernels`: compiles Triton kernels for NPUs on a machine without NPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COMMAND = "verl_npu.command"
 
 
 def soc_option(help: str) -> Callable[[Command], Command]:
-    """Declare the option `--soc`."""
+    """Return a click decorator for the option `--soc`."""
     names = [each.value for each in Soc]
     return click.option("--soc", type=click.Choice(names), default=Soc.A2.value, show_default=True, help=help)
 
@@ -159,7 +159,7 @@ def kernels(
     """
     command: tuple[str, ...] = context.meta.get(_COMMAND, ())
     if sum(map(bool, (target, launches, command))) != 1:
-        raise click.UsageError(_("give one of TARGET, --launches FILE, and -- COMMAND"))
+        raise click.UsageError(_("specify exactly one of TARGET, --launches FILE, or -- COMMAND"))
     say_unconfined(unconfined)
     front, _unused, back = compiler.partition(",")
     pair = next(each for each in PAIRS if (each.front, each.back) == (front, back))
@@ -206,8 +206,8 @@ def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) ->
 
 
 def show(result: report.Report) -> None:
-    """Print the verdict on each kernel, the number of kernels with each verdict, and a remark about what verdicts do
-    not show."""
+    """Print the verdict on each kernel, the number of kernels with each verdict, and a note about what the verdicts do
+    not cover."""
     of = result.request
     terminal.echo(
         _("{soc}, {compiler}; SIMULATED: no NPU and no CANN").format(soc=of.soc.value, compiler=of.toolchain.id)

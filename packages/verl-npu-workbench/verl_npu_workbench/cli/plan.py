@@ -1,4 +1,4 @@
-"""`verl-npu plan`: tells whether a full-size job fits into its NPUs, and how long a step takes."""
+"""`verl-npu plan`: reports whether a full-size job fits into the memory of its NPUs, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -253,10 +253,10 @@ def plan(
 def _print_history(
     commits: str, script: Path | None, arguments: tuple[str, ...], verl: Path | None, request: Request, as_json: bool
 ) -> Status:
-    """Plan at each commit of the range. Return FOUND if a commit moved the memory, or has no plan."""
+    """Plan the job at each commit of the range. Return FOUND if a commit changed the memory, or cannot be planned."""
     if verl is None:
         raise click.UsageError(_("--history also needs --verl CLONE, where CLONE is a clone of verl with its history"))
-    # A script of the clone, or one that only its commits have, is the commit's own.
+    # A script in the clone, or a script that only its commits have, is taken from the commit.
     inside = None
     if (
         script is not None
@@ -310,9 +310,9 @@ def _refuse_places(output: Path, *files: Path | None) -> None:
 def _no_place(path: object, found: str) -> PlanError:
     return PlanError(
         subject=str(path),
-        expected=_("a folder for --output, and files that can be written for --png and --html"),
+        expected=_("a writable folder for --output, and writable files for --png and --html"),
         found=found,
-        fix=_("give another path"),
+        fix=_("specify another path"),
     )
 
 
@@ -322,14 +322,12 @@ def _refuse_lengths(
     if lengths and (prompt_length or response_length or spread):
         raise click.UsageError(
             _(
-                "--lengths cannot be combined with --prompt-length, --response-length, or --spread: give only "
-                "--lengths, or remove it"
+                "--lengths cannot be combined with --prompt-length, --response-length, or --spread: specify only "
+                "--lengths, or remove --lengths"
             )
         )
     if spread and not response_length:
-        raise click.UsageError(
-            _("--spread needs the mean length of the responses: give the mean with --response-length")
-        )
+        raise click.UsageError(_("--spread requires the mean response length: specify it with --response-length"))
 
 
 def _print(

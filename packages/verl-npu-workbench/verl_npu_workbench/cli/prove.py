@@ -1,4 +1,4 @@
-"""`verl-npu prove`: an acceptance test of these NPUs that gives verdicts and bundles the results."""
+"""`verl-npu prove`: an acceptance test of this machine's NPUs that reports verdicts and bundles the results."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
         raise CommandError(
             subject=f"--recipe {recipe}",
             found=_("the launch script does not exist"),
-            fix=_("give the path of the script that starts your training"),
+            fix=_("specify the path of the script that starts your training job"),
         )
     return (str(recipe.resolve()), *arguments)
 
@@ -217,11 +217,11 @@ def _same(earlier: Asked, asked: Asked) -> Asked:
         changed = [name for name in asked.versions if asked.versions[name] != earlier.versions.get(name)]
         raise CommandError(
             subject="--resume",
-            expected=_("the environment in which the proof was started"),
+            expected=_("the environment that the proof was started in"),
             found=_("a different {names}").format(names=_(", ").join(changed))
             if changed
             else _("a different number of virtual NPUs"),
-            fix=_("make a new proof in another folder, and compare the two proofs with --show NEW --against OLD"),
+            fix=_("start a new proof in another folder, and compare the two proofs with --show NEW --against OLD"),
         )
     return earlier
 
@@ -251,7 +251,7 @@ def _print_stage(result: StageResult) -> None:
     if result.verdict is not Verdict.PASSED:
         terminal.paragraph(result.cause, label="  ", indent="  ")
     if result.meaning:
-        terminal.paragraph(_("for a training: {meaning}").format(meaning=result.meaning), indent="  ")
+        terminal.paragraph(_("for a training run: {meaning}").format(meaning=result.meaning), indent="  ")
 
 
 def _print_end(proof: Proof, path: Path) -> None:
@@ -284,7 +284,7 @@ def _print(proof: Proof) -> None:
 
 
 def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
-    """Print the differences between two proofs. The returned status tells whether there are any."""
+    """Print the differences between two proofs. The returned status shows whether there are any differences."""
     lines = list(bundle.differences(old, new))
     others = list(corpus.compared(old.corpus, new.corpus))
     both = corpus.in_both(old.corpus, new.corpus)

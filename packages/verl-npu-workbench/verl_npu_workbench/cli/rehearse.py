@@ -151,8 +151,8 @@ def _check_pin(asked: str, tree: Path) -> None:
         raise CommandError(
             subject=f"--pin {asked}",
             expected=_("verl at the pin {asked}, in {tree} or in this environment").format(asked=asked, tree=tree),
-            found=_("a verl that is nearest to the pin {found}").format(found=found),
-            fix=_("give a checkout of that pin with --verl, or let scripts/rehearse.sh --pin install it"),
+            found=_("a version of verl whose nearest pin is {found}").format(found=found),
+            fix=_("specify a checkout of that pin with --verl, or install it with scripts/rehearse.sh --pin"),
         )
 
 
@@ -175,7 +175,7 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
         raise SourceError(
             subject=str(folder),
             found=_("the folder has no launch script (*.sh)"),
-            fix=_("give a folder with launch scripts"),
+            fix=_("specify a folder with launch scripts"),
         )
     page = request.output / "report.md"
     page.parent.mkdir(parents=True, exist_ok=True)

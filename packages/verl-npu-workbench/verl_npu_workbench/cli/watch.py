@@ -1,4 +1,4 @@
-"""`verl-npu watch`: shows a running training, and anything odd about it, in the terminal."""
+"""`verl-npu watch`: shows a training run, and any anomalies in it, in the terminal."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ _QUIET = 30.0
 
 
 def _states(follower: Follower, every: float) -> Iterator[State | None]:
-    """Yield the training's state whenever it is new, and None after each poll of the log that found nothing new. Stop
-    when the log can no longer grow."""
+    """Yield the state of the training run whenever the state is new, and None after each poll of the log that found
+    nothing new. Stop when the log can no longer grow."""
     began, read, heard = time.monotonic(), False, 0.0
-    # If nobody has written to the log for long, say at once how the training ended.
+    # If nothing has been written to the log for a long time, report at once how the training ended.
     asks = began if quiet_of(follower) > _QUIET else began + _QUIET
     standing: Standing | None = None
     while True:
@@ -135,7 +135,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
                 raise
             news = False
         if news:
-            # The first lines were there before we looked.
+            # The first lines were there before the first poll.
             read, heard = True, time.monotonic() if read else 0.0
         state = state_of(follower.log()) if news else None
         if follower.ended:
@@ -145,7 +145,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
         if state is None and time.monotonic() >= asks:
             asks = time.monotonic() + _QUIET
             log = follower.log()
-            # The wall clock may be set meanwhile, so it is used only for the time before we started.
+            # The wall clock may be set meanwhile, so it is used only for the time before the start of this command.
             seen = time.monotonic() - (heard or began)
             quiet = seen if heard else max(seen, quiet_of(follower))
             ending = ending_of(follower, log, quiet) if log.steps else None
@@ -178,7 +178,7 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:
-    """Print only what has not been printed yet. `told` holds what has been printed."""
+    """Print only the lines that have not been printed yet. `told` holds the lines that have been printed."""
     if as_json:
         click.echo(json.dumps(content(state)))
         return
@@ -195,7 +195,7 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
 
 
 def _summary(state: State) -> list[str]:
-    """Return a line about the step, and a line about each oddity."""
+    """Return a line about the step, and a line about each anomaly."""
     parts = [_("step {step}").format(step=state.step)]
     for metric in (REWARD, LOSS, STALENESS, DROPPED):
         value = metric.of(state.log).get(state.step)
