@@ -335,7 +335,7 @@ def _print(made: Comparison) -> None:
         )
         terminal.paragraph(_("from {source}").format(source=SOURCE), indent="  ", label="  ")
     else:
-        _print_side("reference", made.reference)
+        _print_side(_("reference"), made.reference)
         terminal.paragraph(describe_common(made.common), indent="  ")
     for verdict in made.verdicts:
         terminal.echo()
