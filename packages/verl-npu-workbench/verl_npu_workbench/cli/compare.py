@@ -197,7 +197,7 @@ def _print_layers(result: Mapping[str, Any]) -> None:
     first = result["first"]
     if result["simulated"]:
         terminal.echo(_("SIMULATED: computed on virtual NPUs, which round like a CPU."))
-    terminal.line(terminal.styled("different", "red") if first else terminal.styled("as expected", "green"))
+    terminal.line(terminal.styled(_("different"), "red") if first else terminal.styled(_("as expected"), "green"))
     for line in lines_of(result):
         terminal.paragraph(line, indent="  ")
     sides = result["sides"]
@@ -256,7 +256,7 @@ def _print_merged(made: Merged) -> None:
     if made.shard_dtypes != made.dtypes:
         dtypes += _(", to which verl rounds the shards' {dtypes}").format(dtypes=", ".join(made.shard_dtypes))
     terminal.line(
-        terminal.styled("different", "red") if made.differences else terminal.styled("same", "green"),
+        terminal.styled(_("different"), "red") if made.differences else terminal.styled(_("same"), "green"),
         ": ",
         said.format(tensors=made.tensors, values=made.values, count=len(made.differences), dtypes=dtypes),
     )
