@@ -268,15 +268,15 @@ Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
 @click.version_option(__version__, prog_name="verl-npu")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Run unmodified verl on Ascend NPUs: see which patches apply, and whether they fit.
+    """Run unmodified verl on Ascend NPUs, and check the patches that make this work.
 
-    Installing the package is enough to patch verl; you need no command for that. `check`, `status` and `explain` show
-    the patches, and `env` lists the environment variables. The other commands help before, during and after a run.
-    Each command has its own --help.
+    Installing the package is enough to patch verl. `check`, `status`, and `explain` show the patches, and `env` lists
+    the environment variables. The other commands help before, during, and after a run. Each command has its own
+    --help.
 
-    Exit status of all commands: 0 all is well, perhaps with warnings; 1 the command found a problem: an error, a
-    misfit, a failure, or a difference; 2 it was called wrongly, or could not judge; 130 Ctrl-C ended it. `launch`
-    returns the status of its job.
+    Exit status of all commands: 0 if there is no problem, except for warnings; 1 if the command found a problem; 2 if
+    the arguments are invalid, or if the command cannot reach a result; 130 after Ctrl-C. `launch` returns the exit
+    status of its job.
     """
     command = ctx.invoked_subcommand or ""
     if command not in _LASTING:

@@ -95,7 +95,7 @@ class _Result:
     help="For each drifted patch, show the difference between its target and the target at the nearest pin.",
 )
 def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bool) -> None:
-    """Check whether the patches fit your verl version, or inspect a model.
+    """Check the patches for your verl version, or inspect a model.
 
     Without MODEL, the command imports neither verl nor torch, so it is safe to run anywhere. A separate process checks
     whether an installed torch_npu can be imported.

@@ -110,7 +110,7 @@ def prove(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Check whether this machine's NPUs can train, and record the results.
+    """Check whether NPUs can train, and record the results.
 
     The stages run from cheapest to most expensive, each in a separate process with a time limit. A stage passes,
     fails, or is not possible on this machine. If a stage fails, the command reports the cause and the consequences for

@@ -106,7 +106,7 @@ def rehearse(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Run a launch script that was written for many NPUs on a few virtual NPUs.
+    """Run a scaled-down launch script on a few virtual NPUs.
 
     SIMULATED: a rehearsal measures nothing on a real NPU.
 
