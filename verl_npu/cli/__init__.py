@@ -269,15 +269,15 @@ Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
 @click.version_option(__version__, prog_name="verl-npu")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Run unmodified verl on Ascend NPUs: see which patches apply, and whether they fit.
+    """Run unmodified verl on Ascend NPUs, and check the patches that make this work.
 
-    Installing the package is enough to patch verl, without running a command. `check`, `status` and `explain` show the
-    patches, and `env` lists the environment variables. The other commands help before, during and after a run. Each
-    command has its own --help.
+    Installing the package is enough to patch verl. `check`, `status`, and `explain` show the patches, and `env` lists
+    the environment variables. The other commands help before, during, and after a run. Each command has its own
+    --help.
 
-    Exit status of all commands: 0 if no problem was found, perhaps with warnings; 1 if the command found an error, a
-    patch that does not fit, a failure, or a difference; 2 if the arguments are invalid, or if nothing could be judged;
-    130 after Ctrl-C. `launch` returns the status of its job.
+    Exit status of all commands: 0 if there is no problem, except for warnings; 1 if the command found a problem; 2 if
+    the arguments are invalid, or if the command cannot reach a result; 130 after Ctrl-C. `launch` returns the exit
+    status of its job.
     """
     command = ctx.invoked_subcommand or ""
     if command not in _LASTING:

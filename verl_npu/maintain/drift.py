@@ -38,7 +38,7 @@ _TO_DO = (Outcome.DRIFTED, Outcome.GONE)
 )
 @click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
 def drift(upstream: str, source: str, form: str) -> None:
-    """Compare the target of each patch with a newer upstream, and recommend what to do about the patch.
+    """Compare the target of each patch with a newer upstream, and print what to do about the patch.
 
     This command is for maintainers of the patches; users run `verl-npu check`.
 

@@ -51,25 +51,25 @@ from .script import say_unconfined
     "--start",
     "starts",
     is_flag=True,
-    help="Also start the job on phantom NPUs (tensors have shapes but no "
-    "values), and stop it before its first training step.",
+    help="Also start the job on phantom NPUs (tensors have shapes but no values), and stop the job before its "
+    "first training step.",
 )
-@click.option("--no-advice", is_flag=True, help="Do not print advice about settings that may make the job faster.")
+@click.option("--no-advice", is_flag=True, help="Do not print advice about settings that might make the job faster.")
 @click.option(
     "--model-config",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="With --start: the config.json of the script's model, if lint does not find this file itself.",
+    help="With --start: the path of the config.json of the script's model, if lint cannot find this file "
+    "automatically.",
 )
 @click.option(
     "--overrides",
     "text",
     metavar="WHAT",
-    help="Check only MindSpeed overrides: 'key=value …', a Hydra command line, or the path of a script.",
+    help="Check only the MindSpeed overrides in WHAT, which is 'key=value …', a Hydra command line, or the "
+    "path of a script.",
 )
-@click.option(
-    "--list-overrides", is_flag=True, help="List MindSpeed's features and the overrides that switch them on."
-)
+@click.option("--list-overrides", is_flag=True, help="List MindSpeed's features and the overrides that enable them.")
 @click.option(
     "--revision",
     help="Check overrides against this recorded revision of MindSpeed [default: the installed MindSpeed].",
@@ -77,7 +77,7 @@ from .script import say_unconfined
 @click.option(
     "--pin",
     type=click.Choice([*pins()]),
-    help="A version of verl. Overrides are checked against the MindSpeed revision that its documentation names.",
+    help="Check overrides against the MindSpeed revision in the documentation of this version of verl.",
 )
 @json_option()
 def lint(
@@ -101,13 +101,14 @@ def lint(
     --. The sandbox needs the package bubblewrap. Without a sandbox, lint checks only the script's text, and the exit
     status is 2.
 
-    With --start, the job also runs in the sandbox, in one process, on as many phantom NPUs as the script asks for. The
-    workers build their models, and the engine builds its configuration. The run stops before it computes the first
-    gradients. If upstream raises an error during this run, lint prints the error and the line that raised it.
+    With --start, the job also runs in the sandbox, in one process, on the number of phantom NPUs that the script
+    requests. The workers build their models, and the engine builds its configuration. The run stops before it computes
+    the first gradients. If upstream raises an error during this run, lint prints the error and the line that raised
+    the error.
 
-    MindSpeed overrides are checked against the installed MindSpeed. If MindSpeed is not installed and you choose no
-    revision, overrides are checked against all recorded revisions. In this case, lint refuses an override only if
-    every recorded revision refuses it.
+    MindSpeed overrides are checked against the installed MindSpeed. If MindSpeed is not installed and you do not
+    specify a revision, overrides are checked against all recorded revisions. In this case, lint rejects an override
+    only if the override fails with every recorded revision.
 
     Exit status: 0 if there is no problem, or only warnings and advice; 1 if there is an error; 2 if the script, or a
     part of it, cannot be checked.

@@ -58,7 +58,8 @@ environment_option = click.option(
     "--for",
     "named",
     type=click.Choice(ENVIRONMENTS),
-    help="Which versions to use: those in verl's documents, or those in the published image [default: documents].",
+    help="Which versions to use: the versions in verl's documentation, or the versions in the published image "
+    "[default: documents].",
 )
 
 
@@ -69,7 +70,7 @@ def output_option(folder: str) -> Callable[[Command], Command]:
         type=click.Path(path_type=Path),
         default=Path(folder),
         show_default=True,
-        help="The folder in which the results are written.",
+        help="The folder to write the results to.",
     )
 
 

@@ -69,7 +69,7 @@ _PACKAGES = (
     metavar="STAGE",
     multiple=True,
     type=click.Choice([stage.name for stage in STAGES]),
-    help="Run only this stage. The option may be repeated. With --resume, run this stage again even if it is "
+    help="Run only this stage. You can repeat this option. With --resume, the stage runs again even if it is "
     "complete.",
 )
 @click.option("--npus", type=click.IntRange(1), help="The number of NPUs to use [default: all].")
@@ -77,7 +77,7 @@ _PACKAGES = (
     "--recipe",
     metavar="SCRIPT",
     type=click.Path(path_type=Path),
-    help="In the stage `training`, plan this launch script and run it for three training steps. ARGUMENTS are "
+    help="In the `training` stage, plan this launch script and run it for three training steps. ARGUMENTS are "
     "passed to the script.",
 )
 @click.option(
@@ -110,17 +110,17 @@ def prove(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove that this machine's NPUs can train, and record the results.
+    """Check whether NPUs can train, and record the results.
 
-    The cheapest stages are run first. Each stage has its own process and a time limit. A stage passes, fails, or is
-    not possible on this machine. If a stage fails, the command names the cause and what the failure means for a
-    training, and still runs the other stages. On virtual NPUs (VIRTUAL_ASCEND=2), all results are SIMULATED.
+    The stages run from cheapest to most expensive, each in a separate process with a time limit. A stage passes,
+    fails, or is not possible on this machine. If a stage fails, the command reports the cause and the consequences for
+    training, and continues with the other stages. On virtual NPUs (VIRTUAL_ASCEND=2), all results are SIMULATED.
 
-    The command writes the bundle proof-DATE.zip into the output folder. You can send the bundle to others: names of
-    users and hosts, addresses, and paths have been removed from it.
+    The command writes the bundle proof-DATE.zip into the output folder. You can send the bundle to others: user names,
+    host names, addresses, and paths have been removed.
 
     Exit status: 0 if nothing failed; 1 if a stage failed, or if the compared bundles differ; 2 if no stage was
-    possible on this machine, or if a bundle cannot be made or read.
+    possible on this machine, or if a bundle cannot be created or read.
     """
     if arguments and recipe is None:
         raise click.UsageError(

@@ -44,14 +44,19 @@ _HEAD = """\
     )
 )
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--pin", type=click.Choice([*PINS]), required=True, help="The pin of verl to install.")
+@click.option(
+    "--pin",
+    type=click.Choice([*PINS]),
+    required=True,
+    help="The verl version to install: a release or commit that verl-npu was tested with.",
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["install", "docker-run", "rayjob"]),
     default="install",
     show_default=True,
-    help="What to print: installation commands, a command for a container on one machine, or a manifest for KubeRay.",
+    help="What to print: installation commands, a `docker run` command for one machine, or a KubeRay manifest.",
 )
 @arch_option
 @environment_option
@@ -60,52 +65,63 @@ _HEAD = """\
     type=click.Choice([each.value for each in Npu]),
     default="a2",
     show_default=True,
-    help="With install: the kind of NPUs. a5 stands for Ascend 950.",
+    help="With --format install: the NPU type. a5 is the Ascend 950.",
 )
-@click.option("--jemalloc", is_flag=True, help="With install: also install the memory allocator jemalloc.")
+@click.option("--jemalloc", is_flag=True, help="With --format install: also install the memory allocator jemalloc.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="With install: write an installation script, requirements files for pip, and a Dockerfile to this folder.",
+    help="With --format install: write an installation script, requirements files for pip, and a Dockerfile "
+    "to this folder.",
 )
-@json_option("With install: print everything as JSON.")
+@json_option("With --format install: print everything as JSON.")
 @click.option(
     "--server",
     type=click.Choice([*SERVERS]),
     default="a2",
     show_default=True,
-    help="With docker-run or rayjob: the machine type (the product name of the server).",
+    help="With --format docker-run or rayjob: the machine type (the server's product name).",
 )
 @click.option(
-    "--npus", type=int, help="With docker-run or rayjob: the number of NPUs to use on each machine [default: all]."
+    "--npus",
+    type=int,
+    help="With --format docker-run or rayjob: the number of NPUs to use on each machine [default: all].",
 )
 @click.option(
     "--image",
     default="",
-    help="With docker-run or rayjob: the container image [default: the published image; if there is none, the "
-    "image that the printed build command makes].",
+    help="With --format docker-run or rayjob: the container image [default: the published image; if there is "
+    "none, the image that the printed build command creates].",
 )
 @click.option(
     "--mount",
     "mounts",
     metavar="PATH",
     multiple=True,
-    help="With docker-run: mount this folder of the host. The option may be repeated.",
+    help="With --format docker-run: mount this folder of the host. You can repeat this option.",
 )
 @click.option(
-    "--nodes", type=click.IntRange(1), default=1, show_default=True, help="With rayjob: the number of machines."
+    "--nodes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="With --format rayjob: the number of machines.",
 )
-@click.option("--name", default="verl", show_default=True, help="With rayjob: the name of the job.")
-@click.option("--queue", default="default", show_default=True, help="With rayjob: the Volcano queue for the job.")
+@click.option("--name", default="verl", show_default=True, help="With --format rayjob: the name of the job.")
+@click.option(
+    "--queue", default="default", show_default=True, help="With --format rayjob: the Volcano queue for the job."
+)
 @click.option(
     "--claim",
     "claims",
     metavar="NAME:/PATH",
     multiple=True,
-    help="With rayjob: mount this volume claim. The option may be repeated.",
+    help="With --format rayjob: mount this volume claim. You can repeat this option.",
 )
 @click.option(
-    "--interface", default="", help="With rayjob: the network interface through which the machines reach each other."
+    "--interface",
+    default="",
+    help="With --format rayjob: the network interface that the machines use to reach each other.",
 )
 def setup(
     words: tuple[str, ...],
@@ -130,11 +146,11 @@ def setup(
     """Print the commands that install a pin of verl, or that run a job in containers.
 
     A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the installation
-    commands in order, each with notes on common mistakes. The versions come from verl's documentation for the pin or,
+    commands in order, each with the mistakes to avoid. The versions come from verl's documentation for the pin or,
     with --for image, from the container image that Ascend publishes. With --format docker-run, setup prints a `docker
     run` command for one machine, with the devices and driver files that a container needs. With --format rayjob, setup
-    prints a manifest for KubeRay; write the job's command after --. The manifest uses Volcano, so that the job gets
-    either all machines at once or none. setup itself installs nothing and starts nothing.
+    prints a KubeRay manifest; write the job's command after --. The manifest uses Volcano, so that the job gets either
+    all machines at once or none. setup itself installs nothing and starts nothing.
 
     Exit status: 0 if the result was printed or written; 2 if the requested combination of options does not exist.
     """

@@ -43,22 +43,22 @@ _SCREEN_PACKAGES = ("rich", "plotext")
     type=click.FloatRange(0.05),
     default=2.0,
     show_default=True,
-    help="The number of seconds after which the log is read again.",
+    help="How often to reread the log, in seconds.",
 )
 def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
-    """Follow the log of a running training.
+    """Follow the log of a training run in progress.
 
     LOG is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. If LOG does not exist yet, the command waits for it. The screen shows curves, the time of each
     phase of a step, tokens per second, the remaining time, and whether the training failed or stopped without
-    finishing. The screen also reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step that
-    takes twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut off at the
-    length limit, and a host's memory that keeps growing. If the rollout has its own NPUs, the screen says which of
-    the two is waiting for the other. If its output goes into a pipe, the command prints one line for each step until
-    the training ends or the reader closes the pipe. Ctrl-C ends the command.
+    finishing. The screen also reports anomalies: NaN, an entropy collapse, a jump of the gradient norm, a step that
+    takes twice the usual time, a rollout that gets slower or drifts from the trainer, responses that are cut off at
+    the length limit, and host memory that keeps growing. If the rollout has its own NPUs, the screen shows whether the
+    trainer or the rollout is waiting for the other. If you pipe the output, the command prints one line for each step
+    until the training ends or the reader closes the pipe. Ctrl-C ends the command.
 
-    Exit status: 0 if nothing is odd; 1 if something is odd, or if the training failed or stopped without finishing; 2
-    if the log cannot be read; 130 after Ctrl-C.
+    Exit status: 0 if there is no anomaly; 1 if there is an anomaly, or if the training failed or stopped without
+    finishing; 2 if the log cannot be read; 130 after Ctrl-C.
     """
     if once:
         sys.exit(_once(log, as_json))

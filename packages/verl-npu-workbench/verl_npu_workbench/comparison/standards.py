@@ -57,8 +57,8 @@ _NO_LIMIT = "none"
 class Outcome(Enum):
     """The outcome of a criterion or of a standard."""
 
-    WITHIN = "within"
-    OUTSIDE = "outside"
+    WITHIN = _("within")
+    OUTSIDE = _("outside")
     NOT_SHOWN = _("not shown")
     """The logs do not show this criterion, so it counts neither as passed nor as failed."""
     NO_LIMIT = _("no limit")

@@ -143,16 +143,17 @@ def _packages(site: Site, places: Sequence[Path]) -> Iterator[Trace]:
             continue
         first = not ours or places.index(place) < places.index(ours[0])
         by, fix = _way_in(site, place, places)
-        order = "before" if first else "behind"
         what = (
             _("the earlier plugin ({installed})").format(installed=installed[place])
             if place in installed
             else _("the earlier plugin")
         )
         yield Trace(
-            _("{package}, {what}, is on Python's path{by}, {order} this package").format(
-                package=package, what=what, by=by, order=order
-            ),
+            (
+                _("{package}, {what}, is on Python's path{by}, before this package")
+                if first
+                else _("{package}, {what}, is on Python's path{by}, after this package")
+            ).format(package=package, what=what, by=by),
             why,
             fix,
             first,
