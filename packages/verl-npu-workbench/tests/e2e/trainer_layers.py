@@ -3,7 +3,8 @@
 The other side is transformers, which answers with a cache. Prints one line of JSON.
 
 PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, the ranks divide the experts.
-FAULT is none, padded for sequences with padding, weight for a stale one, or a change of the configuration."""
+FAULT is none, padded for sequences with padding, fused for log-probabilities without logits, weight for a stale one, or a
+change of the configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from pathlib import Path
 
 from vllm_ascend_layers import make_in, spoil
 
-LENGTHS, NEW, TEMPERATURE = (7, 20, 100), 12, 0.7
+LENGTHS, NEW, TEMPERATURE = (72, 7, 48), 12, 0.7
+SAME = ("none", "padded", "fused")
+"""What is no fault of the trainer's checkpoint."""
 OVERRIDES: dict[str, dict[str, object]] = {
     "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
     "epsilon": {"rms_norm_eps": 0.1},
@@ -36,7 +39,7 @@ def main() -> None:
     kind, dtype, strategy, parallel, fault = sys.argv[1:6]
     folder, torch_dtype = Path(sys.argv[6]), getattr(torch, dtype)
     torch.set_num_threads(1)
-    made, served = folder / "model", folder / ("model" if fault in ("none", "padded") else "served")
+    made, served = folder / "model", folder / ("model" if fault in SAME else "served")
     make_in(kind, dtype, made)
     model = AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).eval()
     if fault == "weight":
@@ -55,6 +58,7 @@ def main() -> None:
     experts = 2 // int(parallel) if kind == "qwen3_moe" else 1
     sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}
     asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": {**sizes, "vanilla_mbridge": True}}
+    asked["trainer"]["fused"] = "torch" if fault == "fused" else ""
     (folder / "ask.json").write_text(json.dumps(asked))
     prompts = [[5 + (7 * n + row) % 500 for n in range(length)] for row, length in enumerate(LENGTHS)]
     engine = generated(copy.deepcopy(model), prompts, NEW, TEMPERATURE)

@@ -6,6 +6,7 @@ are measured from the recording.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import sys
@@ -46,6 +47,7 @@ class Reason(str, Enum):
     ROUTING = "routing of experts"
     TEMPERATURE = "temperature"
     FILTER = "top-k or top-p"
+    LABELS = "probability of another token"
     CHUNKS = CHUNKS
     PREFIX = PREFIX
     GRAPHS = GRAPHS
@@ -448,6 +450,43 @@ def _routing(search: _Search) -> Iterator[Cause]:
         yield Cause(Reason.BIAS, "without e_score_correction_bias", _parameters({name: torch.zeros_like(bias)}))
 
 
+def _chosen(search: _Search) -> Iterator[Cause]:
+    """Measure the weight of each expert for each bad token."""
+    exact, name, bad = search.pair.exact, search.operator.name, search.judgement.beyond
+    given, made = (search.recording.values[f"{name}:{each}"][bad].double() for each in ("in", "out"))
+    if len(search.module.gate.weight) >= made.shape[1] or not bool(made.isfinite().all()):
+        return
+    right = exact.compute(search.operator, search.recording.values)[bad]
+    outputs, shared = exact.experts(name, given)
+    used, own = (
+        torch.linalg.lstsq(outputs.transpose(1, 2), (each - shared)[..., None]).solution[..., 0]
+        for each in (made, right)
+    )
+    count = search.config.num_experts_per_tok
+    experts = [sorted(each[0].abs().topk(count)[1].tolist()) for each in (used, own)]
+    place = exact.places[bad][0], exact.rows[bad][0]
+    said = "token {} of sequence {} has the experts {} instead of {}".format(*place, *experts)
+    if experts[0] == experts[1]:
+        weights = [[f"{float(each[0, number]):.3g}" for number in experts[0]] for each in (used, own)]
+        said = "token {} of sequence {} has experts' weights of {} instead of {}".format(*place, *map(", ".join, weights))
+
+    def edit(reference: Reference) -> Iterator[tuple[Any, str, Any]]:
+        module = reference.module(name)
+        before = module.forward
+
+        def forward(hidden: torch.Tensor) -> torch.Tensor:
+            found = before(hidden)
+            found = found[0] if isinstance(found, tuple) else found
+            mine = found.clone()
+            each, rest = reference.experts(name, hidden[0][bad])
+            mine[0, bad] = (each * used.to(each.dtype)[..., None]).sum(1) + rest
+            return mine
+
+        yield module, "forward", forward
+
+    yield Cause(Reason.ROUTING, said, edit)
+
+
 def _sampled(search: _Search) -> Iterator[Cause]:
     own, sampling = search.pair.exact.conditions.temperature, search.sampling
     measured = _minimum(lambda value: search.error(_set("temperature", value)), own)
@@ -457,6 +496,24 @@ def _sampled(search: _Search) -> Iterator[Cause]:
     if sampling.top_k > 0 or sampling.top_p < 1:
         said = f"log-probabilities among the tokens that top_k={sampling.top_k} and top_p={sampling.top_p} keep"
         yield Cause(Reason.FILTER, said, _set("kept", lambda logits: _kept(sampling, logits)))
+
+
+def _labels(search: _Search) -> Iterator[Cause]:
+    """Try what ranks compute if each shifts only its own part of a packed batch: its last label is its first token."""
+    batch, answers = search.recording.batch, search.recording.batch.answers()
+    for groups, parts in itertools.product((1, 2, 4), (2, 4, 8)):
+        targets = batch.targets()
+        for group in range(groups):
+            rows = range(group, len(batch.tokens), groups)
+            packed = [(row, at) for row in rows for at in range(len(batch.tokens[row]))]
+            length = -(-len(packed) // parts)
+            for begin in range(0, len(packed) - length + 1, length):
+                if packed[begin + length - 1] in answers:
+                    row, at = packed[begin]
+                    targets[answers.index(packed[begin + length - 1])] = batch.tokens[row][at]
+        if not torch.equal(targets, batch.targets()):
+            said = f"at the end of each of {parts} parts of packed sequences, the part's first token"
+            yield Cause(Reason.LABELS, said, _set("targets", targets))
 
 
 def _kept(sampling: Sampling, logits: torch.Tensor) -> torch.Tensor:
@@ -494,8 +551,9 @@ _CANDIDATES: Mapping[Kind, tuple[Callable[[_Search], Iterator[Cause]], ...]] = {
     Kind.LINEAR: (_linear, _weights, _fitted),
     Kind.HEAD: (_linear, _weights),
     Kind.ROUTER: (_linear, _weights),
-    Kind.EXPERTS: (_routing, _weights),
-    Kind.LOGPROBS: (_sampled,),
+    Kind.EXPERTS: (_routing, _weights, _chosen),
+    Kind.LOGPROBS: (_sampled, _labels),
+    Kind.FUSED: (_sampled, _labels),
 }
 
 

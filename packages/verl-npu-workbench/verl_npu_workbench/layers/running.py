@@ -25,9 +25,9 @@ from ..rehearse.preparation import chosen_architecture, small_model_of
 from ..sandbox import available_memory
 from . import ASK, CHUNKS, GRAPHS, PREFIX, RESULT
 
-_LENGTHS, _SHARED, _NEW, _LONGEST = (7, 20, 150, 140), 130, 12, 256
-"""The lengths of the prompts, the number of tokens that the last two share, which is more than a block of the cache,
-the length of the answers, and the engine's limit."""
+_LENGTHS, _SHARED, _NEW, _LONGEST = (20, 150, 7, 140), 130, 12, 256
+"""The lengths of the prompts, the number of tokens that two of them share, which is more than a block of the cache, the
+length of the answers, and the engine's limit. If two ranks divide the packed sequences, an answer crosses the middle."""
 _GIB = 1 << 30
 _CHUNK, _WHOLE = 64, 2048
 """The tokens that the engine computes at once with and without chunked prefill."""
@@ -195,7 +195,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "max_num_seqs": len(_LENGTHS),
     }
     prompts = [numbers.choices(tokens, k=length) for length in _LENGTHS]
-    prompts[-1][:_SHARED] = prompts[-2][:_SHARED]
+    prompts[3][:_SHARED] = prompts[1][:_SHARED]
     return {
         "engine": engine,
         "exchanged": {name: change for name, change in exchanged.items() if change},
@@ -251,7 +251,12 @@ def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
                 }
             }
             if megatron
-            else {"ulysses": shared, "model_dtype": settings.text(f"{_FSDP}.model_dtype") or "fp32"}
+            else {
+                "ulysses": shared,
+                "model_dtype": settings.text(f"{_FSDP}.model_dtype") or "fp32",
+                "fused": settings.truth(f"{MODEL}.use_fused_kernels")
+                and (settings.text(f"{MODEL}.fused_kernel_options.impl_backend") or "torch"),
+            }
         ),
     }
 
