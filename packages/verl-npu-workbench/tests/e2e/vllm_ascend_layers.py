@@ -58,13 +58,15 @@ class Released:
     without: tuple[str, ...] = ("rope_parameters",)
 
 
+# By default, vllm-ascend 0.23.0 does not truncate the ends of the ramp.
+_YARN = {"rope_type": "yarn", "factor": 4.0, "truncate": True}
 RELEASED = {
     # The ramp between scaled and other frequencies comes from the scaled number of positions.
     "transformers#33783": Released(
         "qwen3",
         {
             "rope_theta": 10000.0,
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+            "rope_scaling": {**_YARN, "original_max_position_embeddings": 128},
         },
         ("4.50.3", "4.51.3"),
     ),
@@ -72,9 +74,9 @@ RELEASED = {
         "qwen3",
         {
             "rope_theta": 10000.0,
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+            "rope_scaling": {**_YARN, "original_max_position_embeddings": 256},
         },
-        ("4.56.2", "4.57.6"),
+        ("4.55.4", "4.56.2"),
     ),
     "transformers#38002": Released(
         "qwen2", {"sliding_window": 32, "use_sliding_window": False, "rope_theta": 10000.0}, ("4.51.3", "4.52.4")

@@ -6,6 +6,7 @@ are measured from the recording.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import statistics
@@ -18,6 +19,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from verl_npu.features.weight_sync.engines.proof import Expected, explain, head_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
@@ -223,6 +225,7 @@ def _rotary(search: _Search) -> Iterator[Cause]:
     for each in bases:
         if each != base:
             yield Cause(Reason.BASE, f"{each:g} instead of {base:g}", _frequency(each**-steps))
+    yield from _scaled(search.config, float(base ** -steps[-1] / frequencies[-1]))
     divided = float((own / frequencies)[: max(1, len(own) // 2)].median())
     for said, values, scaling in (
         *((f"frequencies divided by {each:.4g}", own / each, factor) for each in (float(f"{divided:.2g}"), divided)),
@@ -239,6 +242,21 @@ def _base(config: Any) -> float:
     """Return the rotary base. transformers 5 keeps it among the other settings of the rotary embedding."""
     settings = getattr(config, "rope_parameters", None) or {}
     return float(settings.get("rope_theta") or getattr(config, "rope_theta", 10000.0) or 10000.0)
+
+
+def _scaled(config: Any, measured: float) -> Iterator[Cause]:
+    """Try the trainer's scaling with another factor, which the lowest frequency shows."""
+    name = "rope_parameters" if getattr(config, "rope_parameters", None) else "rope_scaling"
+    settings = getattr(config, name, None) or {}
+    kind, own, first = (settings.get(each) for each in ("rope_type", "factor", "original_max_position_embeddings"))
+    if not own or not first or not math.isfinite(measured):
+        return
+    factor, changed = float(f"{measured:.3g}"), copy.deepcopy(config)
+    setattr(changed, name, {**settings, "factor": factor})
+    # Until 4.55, transformers takes the factor of these sizes.
+    changed.max_position_embeddings = round(factor * first)
+    values, scaling = ROPE_INIT_FUNCTIONS[kind](changed, torch.device("cpu"))
+    yield Cause(Reason.SCALING, f"a factor of {factor:.3g}; the trainer's settings say {own:.3g}", _frequency(values, scaling))
 
 
 def _turned(search: _Search) -> tuple[torch.Tensor, float]:
