@@ -79,26 +79,38 @@ def test_mbridge_normalizes_the_weights_of_experts_although_the_model_does_not(l
 
 
 @pytest.mark.parametrize(
-    ("dtype", "fault", "operator", "cause"),
+    ("dtype", "parallel", "fault", "operator", "cause"),
     [
         # verl#6150: autocast computes in bfloat16, whatever mixed_precision says.
-        ("float32", "none", "layers.0.self_attn.q_proj", {"reason": "dtype", "said": "bfloat16 instead of float32"}),
+        ("float32", 1, "none", "layers.0.self_attn.q_proj", {"reason": "dtype", "said": "bfloat16 instead of float32"}),
         # verl#6345: without packing, the attention mask is made from the answers' mask.
         (
             "bfloat16",
+            1,
             "padded",
             "layers.0.self_attn.attention",
             {"reason": "attention mask", "said": "token 12 of sequence 0 sees tokens 0 to 11"},
         ),
+        # verl#6268: with Ulysses, each rank shifts the labels of its own part.
+        (
+            "bfloat16",
+            2,
+            "fused",
+            "logprobs",
+            {
+                "reason": "probability of another token",
+                "said": "at the end of each of 2 parts of packed sequences, the part's first token",
+            },
+        ),
     ],
 )
 def test_a_fault_of_released_verl_is_found_and_its_fix_is_as_expected(
-    later: str, dtype: str, fault: str, operator: str, cause: dict[str, str], tmp_path: Path
+    later: str, dtype: str, parallel: int, fault: str, operator: str, cause: dict[str, str], tmp_path: Path
 ) -> None:
     found = []
     for release in ("verl-v0.7.1", "verl-v0.8.0"):
         (tmp_path / release).mkdir()
-        found.append(said(later, tmp_path / release, "qwen3", dtype, "fsdp2", 1, fault, release))
+        found.append(said(later, tmp_path / release, "qwen3", dtype, "fsdp2", parallel, fault, release))
     before, after = found
     assert (before["first"]["side"], before["first"]["operator"]) == ("trainer", operator)
     assert before["cause"] == cause

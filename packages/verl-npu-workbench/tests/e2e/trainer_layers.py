@@ -20,7 +20,8 @@ LENGTHS, NEW, TEMPERATURE = (72, 7, 48), 12, 0.7
 SAME = ("none", "padded", "fused")
 """What is no fault of the trainer's checkpoint."""
 OVERRIDES: dict[str, dict[str, object]] = {
-    "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+    # In the words of transformers 4, which mbridge needs.
+    "base": {"rope_theta": 1000000.0},
     "epsilon": {"rms_norm_eps": 0.1},
 }
 

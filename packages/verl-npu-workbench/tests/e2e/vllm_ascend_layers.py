@@ -49,16 +49,15 @@ def make_in(kind: str, dtype: str, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A fault of a release of transformers, which the next one here does not have."""
+    """A fault of a release of transformers, which the next one here does not have, or of vllm-ascend."""
 
     kind: str
     changes: dict[str, object]
     """Changes of config.json, in the words of checkpoints for transformers 4."""
-    releases: tuple[str, str]
+    releases: tuple[str, ...] = ()
     without: tuple[str, ...] = ("rope_parameters",)
 
 
-# By default, vllm-ascend 0.23.0 does not truncate the ends of the ramp.
 _YARN = {"rope_type": "yarn", "factor": 4.0, "truncate": True}
 RELEASED = {
     # The ramp between scaled and other frequencies comes from the scaled number of positions.
@@ -77,6 +76,14 @@ RELEASED = {
             "rope_scaling": {**_YARN, "original_max_position_embeddings": 256},
         },
         ("4.55.4", "4.56.2"),
+    ),
+    # By default, vllm-ascend 0.23.0 does not truncate the ends of the ramp.
+    "yarn": Released(
+        "qwen3",
+        {
+            "rope_theta": 10000.0,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        },
     ),
     "transformers#38002": Released(
         "qwen2", {"sliding_window": 32, "use_sliding_window": False, "rope_theta": 10000.0}, ("4.51.3", "4.52.4")
@@ -162,7 +169,8 @@ def main() -> None:
             **{f"{ROLLOUT}.{key}": value for key, value in rollout.items()},
         }
     )
-    found = before_and_after(released, settings, folder) if released else compare_layers(settings, folder)
+    several = released is not None and released.releases
+    found = before_and_after(released, settings, folder) if several else compare_layers(settings, folder)
     print("ANSWER " + json.dumps(found))
 
 

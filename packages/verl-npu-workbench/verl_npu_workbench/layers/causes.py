@@ -245,18 +245,23 @@ def _base(config: Any) -> float:
 
 
 def _scaled(config: Any, measured: float) -> Iterator[Cause]:
-    """Try the trainer's scaling with another factor, which the lowest frequency shows."""
+    """Try the trainer's scaling with other settings, and with the factor that the lowest frequency shows."""
     name = "rope_parameters" if getattr(config, "rope_parameters", None) else "rope_scaling"
     settings = getattr(config, name, None) or {}
     kind, own, first = (settings.get(each) for each in ("rope_type", "factor", "original_max_position_embeddings"))
     if not own or not first or not math.isfinite(measured):
         return
-    factor, changed = float(f"{measured:.3g}"), copy.deepcopy(config)
-    setattr(changed, name, {**settings, "factor": factor})
-    # Until 4.55, transformers takes the factor of these sizes.
-    changed.max_position_embeddings = round(factor * first)
-    values, scaling = ROPE_INIT_FUNCTIONS[kind](changed, torch.device("cpu"))
-    yield Cause(Reason.SCALING, f"a factor of {factor:.3g}; the trainer's settings say {own:.3g}", _frequency(values, scaling))
+    factor, truncated, size = float(f"{measured:.3g}"), settings.get("truncate", True), config.max_position_embeddings
+    for said, change, positions in (
+        # Until 4.55, transformers takes the factor of the two sizes.
+        (f"a factor of {factor:.3g}; the settings say {own:.3g}", {"factor": factor}, round(factor * first)),
+        (f"truncate is {not truncated} instead of {truncated}", {"truncate": not truncated}, size),
+        (f"the ramp of {first} positions instead of {size}", {}, first),
+    ):
+        changed = copy.deepcopy(config)
+        setattr(changed, name, {**settings, **change})
+        changed.max_position_embeddings = positions
+        yield Cause(Reason.SCALING, said, _frequency(*ROPE_INIT_FUNCTIONS[kind](changed, torch.device("cpu"))))
 
 
 def _turned(search: _Search) -> tuple[torch.Tensor, float]:
