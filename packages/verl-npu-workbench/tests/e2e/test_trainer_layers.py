@@ -82,7 +82,13 @@ def test_mbridge_normalizes_the_weights_of_experts_although_the_model_does_not(l
     ("dtype", "parallel", "fault", "operator", "cause"),
     [
         # verl#6150: autocast computes in bfloat16, whatever mixed_precision says.
-        ("float32", 1, "none", "layers.0.self_attn.q_proj", {"reason": "dtype", "said": "bfloat16 instead of float32"}),
+        (
+            "float32",
+            1,
+            "none",
+            "layers.0.self_attn.q_proj",
+            {"reason": "dtype", "said": "bfloat16 instead of float32"},
+        ),
         # verl#6345: without packing, the attention mask is made from the answers' mask.
         (
             "bfloat16",

@@ -3,8 +3,8 @@
 The other side is transformers, which answers with a cache. Prints one line of JSON.
 
 PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, the ranks divide the experts.
-FAULT is none, padded for sequences with padding, fused for log-probabilities without logits, weight for a stale one, or a
-change of the configuration."""
+FAULT is none, padded for sequences with padding, fused for log-probabilities without logits, weight for a stale one,
+or a change of the configuration."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ def main() -> None:
     """Compare, and print."""
     import torch
     from transformers import AutoModelForCausalLM
-    from verl_npu_workbench.layers.comparing import compare
+    from verl_npu_workbench.layers.comparing import compare, content
     from verl_npu_workbench.layers.computing import generated
-    from verl_npu_workbench.layers.report import content
     from verl_npu_workbench.layers.training import trained
 
     from verl_npu.features.weight_sync.transport.tensors import digest_of

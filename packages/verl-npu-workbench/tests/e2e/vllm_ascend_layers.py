@@ -151,6 +151,7 @@ def main() -> None:
         "enforce_eager": True,
         "logprobs_mode": "processed_logprobs",
         "engine_kwargs.vllm.num_gpu_blocks_override": 64,
+        "engine_kwargs.vllm.enable_sleep_mode": fault == "Asleep",
         **FAULTS.get(fault, {}),
         **{key: json.loads(value) for key, value in (each.split("=", 1) for each in more)},
     }

@@ -423,7 +423,6 @@ edited("one expert less", "qwen3_moe", "layers.0.mlp", R.ROUTING, choose("top_k"
 edited("no factor of experts", "deepseek_v3", "layers.1.mlp", R.ROUTING, choose("routed_scaling_factor", 1.0))
 
 
-
 @fault("each rank has its experts in another order", "qwen3_moe", "layers.0.mlp", R.ROUTING)
 def other_order(model: Any) -> Recording:
     mlp = model.model.layers[0].mlp

@@ -491,7 +491,9 @@ def _chosen(search: _Search) -> Iterator[Cause]:
     said = "token {} of sequence {} has the experts {} instead of {}".format(*place, *experts)
     if experts[0] == experts[1]:
         weights = [[f"{float(each[0, number]):.3g}" for number in experts[0]] for each in (used, own)]
-        said = "token {} of sequence {} has experts' weights of {} instead of {}".format(*place, *map(", ".join, weights))
+        said = "token {} of sequence {} has experts' weights of {} instead of {}".format(
+            *place, *map(", ".join, weights)
+        )
 
     def edit(reference: Reference) -> Iterator[tuple[Any, str, Any]]:
         module = reference.module(name)

@@ -101,8 +101,8 @@ def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
 
     A block of operators is judged as a whole only if one of its operators was not recorded. All layers are judged as
-    a whole only if the residual stream was not recorded, and the head with the log-probabilities only if the logits were
-    not.
+    a whole only if the residual stream was not recorded. The head is judged with the log-probabilities only if there
+    are no logits.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,8 +26,9 @@ from ..sandbox import available_memory
 from . import ASK, CHUNKS, GRAPHS, PREFIX, RESULT
 
 _LENGTHS, _SHARED, _NEW, _LONGEST = (20, 150, 7, 140), 130, 12, 256
-"""The lengths of the prompts, the number of tokens that two of them share, which is more than a block of the cache, the
-length of the answers, and the engine's limit. If two ranks divide the packed sequences, an answer crosses the middle."""
+"""The lengths of the prompts, the number of tokens that two of them share, which is more than a block of the cache,
+the length of the answers, and the engine's limit. The middle of the packed sequences is within an answer: two ranks
+may divide them there."""
 _GIB = 1 << 30
 _CHUNK, _WHOLE = 64, 2048
 """The tokens that the engine computes at once with and without chunked prefill."""
@@ -335,43 +336,3 @@ def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -
                 "about the reason"
             ),
         )
-
-
-def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
-    """Return the result for a person, with the first bad operator and its cause in front."""
-    first, cause, apart = result["first"], result["cause"], result["numbers"]
-    found: list[str] = []
-    if first:
-        found.append(
-            _("{side}, {operator}: {verdict}. Its error is {error:.1e}; rounding gives {rounding:.1e}.").format(
-                **first
-            )
-        )
-        found.append(
-            _("Cause: {reason}: {said}.").format(**cause)
-            if cause
-            else _("Cause: unknown. Nothing that was tried explains it.")
-        )
-    else:
-        found.append(_("No operator differs by more than rounding."))
-    if apart:
-        found.append(
-            _(
-                "kl {k1:.2e} (k1), {k3:.2e} (k3); probabilities differ by {mean_difference:.2e} on average, by "
-                "at most {max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective "
-                "sample size {effective:.1%}"
-            ).format(**apart)
-        )
-    if result["graphs"]:
-        found.append(
-            _("kl {k1:.2e} (k1), {k3:.2e} (k3) between the reference and the engine with graphs").format(
-                **result["graphs"]
-            )
-        )
-    if result["remaining"]:
-        found.append(
-            _("kl {k3:.2e} (k3) remains if the reference computes with this cause").format(**result["remaining"])
-        )
-    counts = _(", ").join(f"{name}: {len(side['operators'])}" for name, side in result["sides"].items())
-    found.append(_("Operators compared: {counts}.").format(counts=counts))
-    return found
