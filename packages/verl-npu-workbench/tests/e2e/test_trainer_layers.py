@@ -70,6 +70,12 @@ def test_a_fault_of_a_trainer_is_found(
     assert found["cause"]["reason"] == reason
 
 
+def test_experts_of_megatron_with_normalized_weights_are_as_expected(later: str, tmp_path: Path) -> None:
+    found = said(later, tmp_path, "qwen3_moe", "bfloat16", "megatron", 1, "normalized")
+    assert found["first"] is None
+    assert len(found["sides"]["trainer"]["operators"]) == OPERATORS["qwen3_moe"]
+
+
 def test_mbridge_normalizes_the_weights_of_experts_although_the_model_does_not(later: str, tmp_path: Path) -> None:
     """mbridge/models/qwen3moe.py reads no norm_topk_prob, which is False unless a checkpoint sets it."""
     found = said(later, tmp_path, "qwen3_moe", "bfloat16", "megatron", 1)

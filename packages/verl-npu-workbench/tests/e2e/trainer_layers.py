@@ -3,8 +3,8 @@
 The other side is transformers, which answers with a cache. Prints one line of JSON.
 
 PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, the ranks divide the experts.
-FAULT is none, padded for sequences with padding, fused for log-probabilities without logits, weight for a stale one,
-or a change of the configuration."""
+FAULT is none, padded for sequences with padding, fused for log-probabilities without logits, normalized for experts
+with normalized weights, weight for a stale one, or a change of the configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from vllm_ascend_layers import make_in, spoil
 
 LENGTHS, NEW, TEMPERATURE = (72, 7, 48), 12, 0.7
-SAME = ("none", "padded", "fused")
+SAME = ("none", "padded", "fused", "normalized")
 """What is no fault of the trainer's checkpoint."""
 OVERRIDES: dict[str, dict[str, object]] = {
     # In the words of transformers 4, which mbridge needs.
@@ -41,6 +41,9 @@ def main() -> None:
     torch.set_num_threads(1)
     made, served = folder / "model", folder / ("model" if fault in SAME else "served")
     make_in(kind, dtype, made)
+    if fault == "normalized":
+        path = made / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "norm_topk_prob": True}))
     model = AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).eval()
     if fault == "weight":
         spoil(made, served)
