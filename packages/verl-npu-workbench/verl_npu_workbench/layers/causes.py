@@ -225,7 +225,7 @@ def _rotary(search: _Search) -> Iterator[Cause]:
     for each in bases:
         if each != base:
             yield Cause(Reason.BASE, f"{each:g} instead of {base:g}", _frequency(each**-steps))
-    yield from _scaled(search.config, float(base ** -steps[-1] / frequencies[-1]))
+    yield from _scaled(search.config, *(float(base ** -steps[-1] / each[-1]) for each in (own, frequencies)))
     divided = float((own / frequencies)[: max(1, len(own) // 2)].median())
     for said, values, scaling in (
         *((f"frequencies divided by {each:.4g}", own / each, factor) for each in (float(f"{divided:.2g}"), divided)),
@@ -244,17 +244,17 @@ def _base(config: Any) -> float:
     return float(settings.get("rope_theta") or getattr(config, "rope_theta", 10000.0) or 10000.0)
 
 
-def _scaled(config: Any, measured: float) -> Iterator[Cause]:
-    """Try the trainer's scaling with other settings, and with the factor that the lowest frequency shows."""
+def _scaled(config: Any, own: float, measured: float) -> Iterator[Cause]:
+    """Try the trainer's scaling with other settings, and with the factor that the side's lowest frequency shows."""
     name = "rope_parameters" if getattr(config, "rope_parameters", None) else "rope_scaling"
     settings = getattr(config, name, None) or {}
-    kind, own, first = (settings.get(each) for each in ("rope_type", "factor", "original_max_position_embeddings"))
-    if not own or not first or not math.isfinite(measured):
+    kind, first = settings.get("rope_type"), settings.get("original_max_position_embeddings")
+    if kind not in ROPE_INIT_FUNCTIONS or not first or not math.isfinite(measured):
         return
     factor, truncated, size = float(f"{measured:.3g}"), settings.get("truncate", True), config.max_position_embeddings
     for said, change, positions in (
-        # Until 4.55, transformers takes the factor of the two sizes.
-        (f"a factor of {factor:.3g}; the settings say {own:.3g}", {"factor": factor}, round(factor * first)),
+        # Until 4.55, transformers divides the two sizes.
+        (f"a factor of {factor:.3g} instead of {own:.3g}", {"factor": factor}, round(factor * first)),
         (f"truncate is {not truncated} instead of {truncated}", {"truncate": not truncated}, size),
         (f"the ramp of {first} positions instead of {size}", {}, first),
     ):
