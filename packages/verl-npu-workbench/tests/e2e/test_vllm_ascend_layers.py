@@ -143,7 +143,7 @@ def test_experts_on_their_own_ranks_are_as_expected(later: str, dtype: str, tmp_
 @pytest.mark.parametrize(
     ("issue", "kind", "dtype", "side", "operator", "reason"),
     [
-        ("transformers#33783", "qwen3", "float32", "engine", "layers.0.self_attn.rotary", "rotary scaling"),
+        ("transformers#33783", "qwen2", "float32", "engine", "layers.0.self_attn.rotary", "rotary scaling"),
         ("transformers#38224", "qwen3", "float32", "engine", "layers.0.self_attn.rotary", "rotary scaling"),
         ("transformers#38002", "qwen2", "float32", "trainer", "layers.0.self_attn.attention", "attention mask"),
         ("transformers#45440", "deepseek_v3", "bfloat16", "engine", "layers.1.mlp", "routing of experts"),

@@ -29,9 +29,8 @@ OVERRIDES: dict[str, dict[str, object]] = {
 def main() -> None:
     """Compare, and print."""
     import torch
-    from transformers import AutoModelForCausalLM
     from verl_npu_workbench.layers.comparing import compare, content
-    from verl_npu_workbench.layers.computing import generated
+    from verl_npu_workbench.layers.computing import _load, generated
     from verl_npu_workbench.layers.training import trained
 
     from verl_npu.features.weight_sync.transport.tensors import digest_of
@@ -44,7 +43,7 @@ def main() -> None:
     if fault == "normalized":
         path = made / "config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "norm_topk_prob": True}))
-    model = AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).eval()
+    model = _load({"engine": {"model": str(made)}}, torch_dtype, "sdpa")
     if fault == "weight":
         spoil(made, served)
     elif served != made:

@@ -62,7 +62,7 @@ _YARN = {"rope_type": "yarn", "factor": 4.0, "truncate": True}
 RELEASED = {
     # The ramp between scaled and other frequencies comes from the scaled number of positions.
     "transformers#33783": Released(
-        "qwen3",
+        "qwen2",
         {
             "rope_theta": 10000.0,
             "rope_scaling": {**_YARN, "original_max_position_embeddings": 128},
