@@ -26,7 +26,7 @@ BESIDE = ("mindspeed-core_r0.16.0", "megatron-0.16.0", "mbridge-0.15.1", "triton
 def said(
     later: str, folder: Path, kind: str, dtype: str, strategy: str, parallel: int, fault: str = "none", *verl: str
 ) -> dict[str, Any]:
-    beside = (*verl, *(BESIDE if strategy == "megatron" else BESIDE[-1:] if verl else ()))
+    beside = (*verl, *(BESIDE if strategy == "megatron" else BESIDE[-1:] if len(verl) == 1 else ()))
     paths = [Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"), name) for name in beside]
     if not all(path.is_dir() for path in paths):
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {', '.join(beside)}")
@@ -127,3 +127,70 @@ def test_a_fault_of_released_verl_is_found_and_its_fix_is_as_expected(
     assert (before["first"]["side"], before["first"]["operator"]) == ("trainer", operator)
     assert before["cause"] == cause
     assert after["first"] is None
+
+
+@pytest.mark.parametrize(
+    ("issue", "releases", "side", "operator", "cause"),
+    [
+        (
+            "transformers#33783",
+            ("4.50.3", "4.51.3"),
+            "engine",
+            "layers.0.self_attn.rotary",
+            {"reason": "rotary scaling", "said": "the ramp of 128 positions instead of 512"},
+        ),
+        (
+            "transformers#38224",
+            ("4.55.4", "4.56.2"),
+            "engine",
+            "layers.0.self_attn.rotary",
+            {"reason": "rotary scaling", "said": "a factor of 4 instead of 2"},
+        ),
+        (
+            "transformers#38002",
+            ("4.51.3", "4.52.4"),
+            "trainer",
+            "layers.0.self_attn.attention",
+            {"reason": "attention mask", "said": "token 32 of sequence 0 sees tokens 1 to 32"},
+        ),
+        (
+            "transformers#45440",
+            ("5.5.0", "5.6.0"),
+            "engine",
+            "layers.1.mlp",
+            {
+                "reason": "routing of experts",
+                "said": "token 0 of sequence 0 has the experts [2, 3] instead of [5, 6]",
+            },
+        ),
+    ],
+)
+def test_a_fault_of_released_transformers_is_found_and_its_fix_is_as_expected(
+    later: str, issue: str, releases: tuple[str, str], side: str, operator: str, cause: dict[str, str], tmp_path: Path
+) -> None:
+    """The reference is the trainer's transformers. So a fault of an operator itself is seen in the engine."""
+    program = Path(__file__).with_name("transformers_layers.py")
+    answer(program, "answer", issue, str(tmp_path), folder=tmp_path, by=later)
+    found = []
+    for release in releases:
+        path = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"), f"transformers-{release}")
+        if not path.is_dir():
+            pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {path.name}")
+        variables = {"PYTHONPATH": str(path)}
+        found.append(answer(program, "compare", issue, str(tmp_path), folder=tmp_path, by=later, **variables))
+    before, after = found
+    assert (before["first"]["side"], before["first"]["operator"]) == (side, operator)
+    assert before["cause"] == cause
+    assert after["first"] is None
+
+
+@pytest.mark.parametrize(("release", "fixed"), [("verl-v0.8.0", False), ("verl-v0.9.0", True)])
+def test_packed_sequences_of_a_linear_attention_share_their_state_until_it_is_fixed(
+    later: str, release: str, fixed: bool, tmp_path: Path
+) -> None:
+    """verl#6660. What is wrong is known, but the cause is not tried."""
+    found = said(later, tmp_path, "qwen3_5", "bfloat16", "fsdp2", 1, "none", release, "transformers-5.5.0")
+    assert (found["first"] is None) == fixed
+    if not fixed:
+        assert (found["first"]["side"], found["first"]["operator"]) == ("trainer", "layers.0.linear_attn.delta_rule")
+        assert found["cause"] is None

@@ -4,7 +4,6 @@ It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -138,27 +137,6 @@ def test_experts_on_their_own_ranks_are_as_expected(later: str, dtype: str, tmp_
     found = said(later, tmp_path, "qwen3_moe_ep", dtype, 2)
     assert found["first"] is None
     assert len(found["sides"]["engine"]["operators"]) == OPERATORS["qwen3_moe"]
-
-
-@pytest.mark.parametrize(
-    ("issue", "kind", "dtype", "side", "operator", "reason"),
-    [
-        ("transformers#33783", "qwen2", "float32", "engine", "layers.0.self_attn.rotary", "rotary scaling"),
-        ("transformers#38224", "qwen3", "float32", "engine", "layers.0.self_attn.rotary", "rotary scaling"),
-        ("transformers#38002", "qwen2", "float32", "trainer", "layers.0.self_attn.attention", "attention mask"),
-        ("transformers#45440", "deepseek_v3", "bfloat16", "engine", "layers.1.mlp", "routing of experts"),
-    ],
-)
-def test_a_fault_of_released_transformers_is_found_and_its_fix_is_as_expected(
-    later: str, issue: str, kind: str, dtype: str, side: str, operator: str, reason: str, tmp_path: Path
-) -> None:
-    """The reference is the trainer's transformers. So a fault of an operator itself is seen in the engine."""
-    if not os.environ.get("VERL_NPU_UPSTREAMS"):
-        pytest.skip("set VERL_NPU_UPSTREAMS to a folder with the releases of transformers")
-    found = said(later, tmp_path, kind, dtype, 1, issue)
-    first = found["before"]["first"]
-    assert (first["side"], first["operator"], found["before"]["cause"]["reason"]) == (side, operator, reason)
-    assert found["after"]["first"] is None
 
 
 def test_its_yarn_scaling_does_not_truncate_the_ends_of_the_ramp(later: str, tmp_path: Path) -> None:
