@@ -1,7 +1,7 @@
 """answer ISSUE FOLDER, compare ISSUE FOLDER: the layers of two releases of transformers for a reported fault.
 
-`answer` makes a small random model, and records this release's answers with a cache. `compare` computes the same tokens
-in another release without a cache, as a trainer does, and prints one line of JSON."""
+`answer` makes a small random model, and records this release's answers with a cache. `compare` computes the same
+tokens in another release without a cache, as a trainer does, and prints one line of JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """KIND DTYPE TENSOR_PARALLEL FAULT FOLDER [KEY=JSON …]: `verl-npu compare --layers` with the real vllm-ascend on
 virtual NPUs; prints one line of JSON. FAULT is a fault of the engine: none, base, epsilon, weight, temperature,
-yarn for a model with this scaling, or a class of vllm_ascend_seeds. With _ep after KIND, each rank has whole experts. The rest are rollout settings."""
+yarn for a model with this scaling, or a class of vllm_ascend_seeds. With _ep after KIND, each rank has whole experts.
+The rest are rollout settings."""
 
 from __future__ import annotations
 
