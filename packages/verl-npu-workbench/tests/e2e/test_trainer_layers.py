@@ -133,7 +133,7 @@ def test_a_fault_of_released_verl_is_found_and_its_fix_is_as_expected(
     ("issue", "releases", "side", "operator", "cause"),
     [
         (
-            "transformers#33783",
+            "transformers#36877",
             ("4.50.3", "4.51.3"),
             "engine",
             "layers.0.self_attn.rotary",
@@ -185,7 +185,7 @@ def test_a_fault_of_released_transformers_is_found_and_its_fix_is_as_expected(
 
 
 @pytest.mark.parametrize(("release", "fixed"), [("verl-v0.8.0", False), ("verl-v0.9.0", True)])
-def test_packed_sequences_of_a_linear_attention_share_their_state_until_it_is_fixed(
+def test_packed_sequences_of_a_linear_attention_see_each_other_until_it_is_fixed(
     later: str, release: str, fixed: bool, tmp_path: Path
 ) -> None:
     """verl#6660. What is wrong is known, but the cause is not tried."""

@@ -28,13 +28,13 @@ class Reported:
     sizes: dict[str, object] = field(default_factory=dict)
 
 
-YARN_256 = {**YARN, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}}
+YARN_128 = {**YARN, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}
 GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 1}
 REPORTED = {
     # The ramp between scaled and other frequencies comes from the scaled number of positions.
-    "transformers#33783": Reported("qwen2", YARN),
+    "transformers#36877": Reported("qwen2", YARN_128),
     # The factor comes from the sizes.
-    "transformers#38224": Reported("qwen3", YARN_256),
+    "transformers#38224": Reported("qwen3", YARN),
     "transformers#38002": Reported(
         "qwen2", {"sliding_window": 32, "use_sliding_window": False, "rope_theta": 10000.0}
     ),

@@ -48,7 +48,7 @@ def make_in(kind: str, dtype: str, folder: Path) -> None:
 
 YARN: dict[str, object] = {
     "rope_theta": 10000.0,
-    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
 }
 
 
@@ -82,7 +82,6 @@ def main() -> None:
         "enforce_eager": True,
         "logprobs_mode": "processed_logprobs",
         "engine_kwargs.vllm.num_gpu_blocks_override": 64,
-        "engine_kwargs.vllm.enable_sleep_mode": fault == "Asleep",
         **FAULTS.get(fault, {}),
         **{key: json.loads(value) for key, value in (each.split("=", 1) for each in more)},
     }

@@ -5,7 +5,6 @@ Each makes the engine compute what the report says, and not the way to it: sleep
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,22 +69,6 @@ class Halves(LayerRecorder):
     def start_layers(self) -> None:
         weight = self.model_runner.model.model.layers[0].mlp.gate_up_proj.weight
         weight.data.copy_(weight.data.roll(len(weight) // 2, 0).clone())
-        super().start_layers()
-
-
-class Asleep(LayerRecorder):
-    """verl#7086 itself: a deep sleep and a sync, with the dispatcher of an A3. Without engine_sleep, ids are lost."""
-
-    def start_layers(self) -> None:
-        from vllm_ascend_hidden import choose_all_to_all
-        from vllm_ascend_tokens import hand_over
-
-        choose_all_to_all()
-        worker: Any = self
-        worker.sleep(level=2)
-        worker.wake_up(["weights"])
-        hand_over(self.model_runner, Path(self.model_runner.model_config.model))
-        worker.wake_up(["kv_cache"])
         super().start_layers()
 
 
