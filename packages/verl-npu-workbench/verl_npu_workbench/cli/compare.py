@@ -29,8 +29,9 @@ from ..comparison.page import describe_common, describe_side, draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..jobs.job import compose
-from ..layers.picture import draw as draw_layers
-from ..layers.running import compare_layers, lines_of
+from ..layers.report import draw as draw_layers
+from ..layers.report import lines_of
+from ..layers.running import compare_layers
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
 from ..places import put

@@ -26,7 +26,8 @@ from ...jobs.job import compose
 from ...jobs.keys import ENGINE, NPUS
 from ...jobs.settings import Settings
 from ...jobs.trainer import Trainer, trainer_of, trainer_of_command, with_secrets
-from ...layers.running import compare_layers, lines_of
+from ...layers.report import lines_of
+from ...layers.running import compare_layers
 from ...processes import own_python
 from ...rehearse.outcome import Kind, judge
 from ...rehearse.preparation import Request
