@@ -79,7 +79,7 @@ def test_a_patch_that_is_missing_is_damage_and_no_smaller_feature(copy: Path) ->
     (copy / "verl_npu" / "features" / "attention" / "padding.py").write_bytes(b"")
     done = run(copy, VERL_NPU_STRICT="1")
     assert done.returncode == 1
-    said = "ImportError: verl-npu: this installation: some files of the package are probably missing or cut short"
+    said = "ImportError: verl-npu: this installation: some files of the package are probably missing or truncated"
     assert done.stderr.splitlines()[-1].startswith(said)
 
 

@@ -34,18 +34,18 @@ PLAIN = "import verl_npu"
 or a program's own import."""
 _TORCH = "the entry point torch.backends"
 _TRIGGER = "verl"
-# The module in which an earlier plugin of the same name applies its patches. Both can be in one process only if their
+# The module of an earlier plugin of the same name that applies its patches. Both can be in one process only if their
 # files lie in one folder.
 _EARLIER = f"{__package__}.plugin"
 
 _origin = ""
-# Keyed by one constant name: if two threads come at once, setdefault lets one of them make it.
+# Keyed by one constant name: if two threads come at once, setdefault keeps the object of only one thread.
 _lifecycles: dict[str, Lifecycle] = {}
 _pending_errors: list[tuple[Exception, ModuleType]] = []
 
 
 def deactivate() -> None:
-    """Undo every patch in this process. Calling it again does nothing."""
+    """Undo every patch in this process. Calling this function again has no effect."""
     for lifecycle in _lifecycles.values():
         from .registry.apply import hooks
 
@@ -81,13 +81,13 @@ def _is_active() -> bool:
 def _wanted_or_strict() -> bool:
     """Return whether to patch verl.
 
-    If a wrong setting or another error leaves that open, return False after a warning. With VERL_NPU_STRICT=1, return
-    True instead, and the import of verl then raises the error.
+    If an invalid setting or another error prevents the decision, print a warning and return False. With
+    VERL_NPU_STRICT=1, return True instead, and the import of verl then raises the error.
     """
     try:
         return _wanted()
     except Exception as error:
-        # No fault of ours may break `import torch` on a machine that may not even want verl-npu.
+        # No fault of verl-npu may break `import torch` on a machine that may not even need verl-npu.
         if _strict():
             return True
         reporting.warn(f"{error}; verl-npu stays off in this process")
@@ -131,9 +131,9 @@ def _refuse_earlier_plugin(module: ModuleType) -> None:
     raise AscendSoftwareError(
         subject=os.path.dirname(__file__),
         found=f"an earlier plugin named verl_npu is loaded in the same process ({module.__name__})",
-        fix="run `pip uninstall verl_npu` until pip finds nothing to uninstall, remove the folder that is named "
-        "above, install this package again, and restore the files that `verl-npu doctor` names (docs/install.md, "
-        "Replace the earlier plugin)",
+        fix="run `pip uninstall verl_npu` until nothing is left to uninstall, remove the folder named above, "
+        "reinstall this package, and restore the files that `verl-npu doctor` names (docs/install.md, Replace the "
+        "earlier plugin)",
     )
 
 
@@ -163,7 +163,7 @@ def _raise_pending(module: ModuleType) -> None:
 
 
 def _make(mutex: Mutex) -> Session | None:
-    """Make the session that patches verl. If torch_npu does not work, do nothing and return None."""
+    """Create the session that patches verl, or return None if torch_npu does not work."""
     if _EARLIER in sys.modules:
         _refuse_earlier_plugin(sys.modules[_EARLIER])
     if not _torch_npu_works():
@@ -211,11 +211,11 @@ def _give_up(error: Exception) -> None:
 
 # This function comes last in the file: if it can be imported, the file is complete.
 def activate(origin: str = PLAIN) -> None:
-    """Patch verl when this process imports it, if Ascend software is installed. Calling this function again does
-    nothing.
+    """Patch verl when this process imports it, if Ascend software is installed. Calling this function again has no
+    effect.
 
-    When torch calls this function at the end of `import torch`, the function raises no error. The import of verl
-    raises the error instead.
+    If torch calls this function at the end of `import torch`, the function raises no error. The error is then raised
+    when verl is imported.
     """
     global _origin
     if not _is_active():

@@ -21,8 +21,7 @@ from .reporting import warn
 from .variable import USER
 
 GROUP = "verl_npu.codes"
-"""The group of entry points through which other distributions add codes. Each refers to a function that returns
-Meanings."""
+"""The entry-point group that other distributions use to add codes. Each refers to a function that returns Meanings."""
 JOB = "the job itself, when it starts"
 """The value of `Meaning.said_by` for a code that a job prints."""
 
@@ -33,18 +32,18 @@ class Meaning:
 
     code: str
     said_by: str
-    """When the code is printed, and by which command."""
+    """The time when the code is printed, and the command that prints it."""
     rows: Mapping[str, str]
     """The texts by their labels. No text is empty."""
 
 
 def meanings() -> dict[str, list[Meaning]]:
-    """Return the meanings of each code. Meanings of codes that are printed before a run come first, and those of codes
-    that are printed after it come last."""
+    """Return the meanings of each code, ordered by the time at which the code is printed: codes printed before a run
+    come first, and codes printed after it come last."""
     found: dict[str, list[Meaning]] = {}
     for each in sorted((*_contributed(), *own()), key=_moment):
         said = found.setdefault(each.code, [])
-        # The workbench adds that lint checks the same guard; its row says more than the plugin's own, so drop ours.
+        # The workbench's row for the same guard also names lint, so drop the plugin's row.
         if each.rows not in [other.rows for other in said]:
             said.append(each)
     return found
@@ -63,7 +62,7 @@ def _contributed() -> Iterator[Meaning]:
             yield from point.load()()
         except Exception as error:
             # One broken distribution must not hide the codes of the others.
-            warn(f"the codes of {point.value} are left out: {type(error).__name__}: {error}")
+            warn(f"verl-npu ignores the codes of {point.value}: {type(error).__name__}: {error}")
 
 
 def _moment(meaning: Meaning) -> int:
@@ -72,7 +71,7 @@ def _moment(meaning: Meaning) -> int:
 
 
 def meaning(code: str, said_by: str, **rows: str) -> Meaning:
-    """Make the meaning of a code. The keywords in `rows` are the labels, and rows with an empty text are left out."""
+    """Create the meaning of a code. Each keyword in `rows` is the label of a row. Rows with empty text are omitted."""
     said = {label.replace("_", " "): text for label, text in rows.items() if text}
     return Meaning(code=code, said_by=_(said_by), rows={label: _translatable(text) for label, text in said.items()})
 

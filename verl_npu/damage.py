@@ -36,7 +36,7 @@ def is_damage(error: Exception) -> bool:
     """Return whether an error shows that a file of verl-npu is missing, truncated, or unreadable."""
     if type(error).__name__ == "DamagedError":
         return True
-    # A disk error may last, so it counts as damage if it concerns our own files.
+    # A disk error may last, so it counts as damage if it concerns verl-npu's own files.
     temporary = is_temporary(error) and getattr(error, "errno", None) not in _DISK_ERRORS
     if temporary or type(error).__module__ == f"{__package__}.errors":
         return False
@@ -102,7 +102,7 @@ def is_required() -> bool:
 
 
 def say(line: str) -> None:
-    """Write one line to stderr. Do not use `reporting`, which may be damaged itself."""
+    """Write one line to stderr. This function does not use `reporting`, because that module may itself be damaged."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(f"verl-npu: {line}\n")

@@ -12,7 +12,7 @@ from .language import gettext as _
 
 
 class VerlNpuError(RuntimeError):
-    """The root of all errors of verl-npu. Its text is one line."""
+    """The base class of all errors of verl-npu. The text of an error is one line."""
 
     def __init__(self, *, subject: str, found: str, fix: str, expected: str = "", override: str = "") -> None:
         self.subject = subject
@@ -46,90 +46,98 @@ def _rebuild(
 
 
 class RegistryError(VerlNpuError):
-    """The root of the registry's errors: a feature is refused, or nothing is patched."""
+    """The base class of the registry's errors. They are raised when a feature is refused, or when nothing is
+    patched."""
 
 
 class DeclarationError(RegistryError):
-    """A patch, a feature or a target is declared wrongly, two of them conflict, or a lock cannot be read."""
+    """Raised when a patch, feature, or target is declared incorrectly, when two declarations conflict, or when a lock
+    cannot be read."""
 
 
 class DriftError(RegistryError):
-    """An upstream differs from the upstream for which a patch was written."""
+    """Raised when an upstream differs from the revision that a patch was written for."""
 
 
 class ApplyError(RegistryError):
-    """A patch, of verl-npu or of MindSpeed, cannot be applied, or was called with arguments that it does not
-    handle."""
+    """Raised when a patch of verl-npu or of MindSpeed cannot be applied, or when it is called with arguments that it
+    does not handle."""
 
 
 class DamagedError(RegistryError):
-    """Patches in the locks are not declared, because files of the package are missing or cut short."""
+    """Raised when the locks contain patches that the code does not declare, because files of the package are missing
+    or truncated."""
 
 
 class SourceError(RegistryError):
-    """An input cannot be read: a source tree, a wheel, a manifest, a launch script, a log, or a checkpoint."""
+    """Raised when an input cannot be read: a source tree, a wheel, a manifest, a launch script, a log, or a
+    checkpoint."""
 
 
 class SettingError(RegistryError):
-    """An environment variable of verl-npu has a wrong value."""
+    """Raised when an environment variable of verl-npu has an invalid value."""
 
 
 # Commands.
 
 
 class CommandError(VerlNpuError):
-    """A command cannot be loaded, cannot read or write a file, or cannot do what its arguments ask for."""
+    """Raised when a command cannot be loaded, cannot read or write a file, or cannot do what its arguments request."""
 
 
 class PlanError(VerlNpuError):
-    """A job cannot be planned as the user asked, for example because the sizes of its model are unknown."""
+    """Raised when a job cannot be planned as the user requested, for example because the sizes of its model are
+    unknown."""
 
 
 class SandboxError(VerlNpuError):
-    """This machine cannot make a sandbox for a launch script."""
+    """Raised when a sandbox for a launch script cannot be created on this machine."""
 
 
 # The environment and the job.
 
 
 class AscendSoftwareError(VerlNpuError):
-    """torch_npu is missing or cannot be imported, or an earlier plugin named verl_npu is in the way."""
+    """Raised when torch_npu is missing or cannot be imported, or when an earlier plugin, also named verl_npu, is
+    loaded."""
 
 
 class UnavailableError(VerlNpuError, ImportError):
-    """This environment lacks flash attention for NPUs, or a package that MindSpeed imports.
+    """Raised when this environment lacks flash attention for NPUs, or a package that MindSpeed imports.
 
-    It is an ImportError as well, because callers expect one.
+    The class is also derived from ImportError, because callers catch ImportError.
     """
 
 
 class JobSettingError(VerlNpuError):
-    """A job cannot run with its settings, its model, or the installed rollout engine."""
+    """Raised when a job cannot run with its settings, its model, or the installed rollout engine."""
 
 
 class LaunchError(VerlNpuError):
-    """A job cannot be placed on the cluster, or cannot be started over several machines."""
+    """Raised when a job cannot be placed on the cluster, or cannot be started on several machines."""
 
 
 class FleetError(VerlNpuError):
-    """The processes of a job have different patches, or this job's settings do not allow it to run."""
+    """Raised when the processes of a job have different patches, or when the settings of the job do not allow it to
+    run."""
 
 
 # Rollouts and weight syncs.
 
 
 class RolloutError(VerlNpuError):
-    """The virtual rollout engine cannot do what the trainer asks for, or cannot use the weights that it was given."""
+    """Raised when the virtual rollout engine cannot do what the trainer requests, or cannot use the weights that it
+    received."""
 
 
 class WeightSyncError(VerlNpuError):
-    """A weight sync failed, or the rollout engine cannot take the weights or does not hold them. The engine must not
-    be used afterwards."""
+    """Raised when a weight sync failed, or when the rollout engine cannot load the weights or does not hold them. The
+    engine must not be used afterwards."""
 
 
 class GroupError(WeightSyncError):
-    """The ranks of a group did not meet, or one of them is gone."""
+    """Raised when the ranks of a group did not meet, or when one of the ranks is gone."""
 
 
 class TransferError(WeightSyncError):
-    """The weights did not arrive on every rank, and the engine does not use them."""
+    """Raised when the weights did not arrive on every rank. The engine does not use the weights."""

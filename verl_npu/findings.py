@@ -1,7 +1,7 @@
 """Findings and rules. A finding is a problem in a job, in its environment, or in its log, and rules yield findings.
 
-A rule names the stages at which it can be checked. A rule that needs only the job's settings is checked in the job,
-and also in its launch script before the run. So `verl-npu lint` refuses everything that the job would refuse.
+A rule names the stages when it can be checked. A rule that needs only the job's settings is checked in the job, and
+also in its launch script before the run. So `verl-npu lint` rejects everything that the job would reject.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Severity(enum.Enum):
     ADVICE = "advice"
     """The job works, and a published measurement says that it can be faster."""
     WARNING = "warning"
-    """The job may fail, or it differs from upstream's documents."""
+    """The job may fail, or it differs from upstream's documentation."""
     ERROR = "error"
     """The job is known to fail."""
     SKIPPED = "skipped"
@@ -41,11 +41,11 @@ class Status(enum.IntEnum):
     FOUND = 1
     """The command found a problem: an error, a misfit, a failure, or a difference."""
     NOT_JUDGED = 2
-    """The command was called wrongly, or it cannot judge its input."""
+    """The arguments are invalid, or the command cannot judge its input."""
 
 
 class Stage(enum.Enum):
-    """The stage at which a rule can be checked."""
+    """A stage when a rule can be checked."""
 
     SCRIPT = "before the run, from its script"
     ENVIRONMENT = "in the environment that the job is to run in"
@@ -75,13 +75,13 @@ class Finding:
 
     @property
     def refused(self) -> bool:
-        """Whether the job is known to fail because of this finding."""
+        """Whether this finding means that the job is known to fail."""
         return self.severity is Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Subject]):
-    """One check, of a launch script, an environment, a job, or the text of a log."""
+    """One check of a launch script, an environment, a job, or the text of a log."""
 
     code: str
     """The code of the rule. It never changes, because reports and JSON contain it."""
@@ -92,27 +92,27 @@ class Rule(Generic[Subject]):
 
 
 def ok(code: str, found: str) -> Finding:
-    """Make the finding that all is well."""
+    """Create a finding that reports that there is no problem."""
     return Finding(code, Severity.OK, found)
 
 
 def skipped(code: str, found: str, expected: str = "") -> Finding:
-    """Make the finding that something was not judged. `found` says why it was not judged."""
+    """Create a finding for something that was not judged. `found` gives the reason."""
     return Finding(code, Severity.SKIPPED, found, expected=expected)
 
 
 def warning(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """Make the finding that something may fail."""
+    """Create a warning finding: something may fail."""
     return Finding(code, Severity.WARNING, found, subject, expected, why, fix)
 
 
 def error(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """Make the finding that something is known to fail."""
+    """Create an error finding: something is known to fail."""
     return Finding(code, Severity.ERROR, found, subject, expected, why, fix)
 
 
 def exit_status(findings: Iterable[Finding]) -> Status:
-    """Return FOUND if one of the findings is an error, NOT_JUDGED if nothing was judged, and FINE otherwise."""
+    """Return FOUND if one of the findings is an error, NOT_JUDGED if nothing could be judged, and FINE otherwise."""
     severities = {finding.severity for finding in findings}
     if Severity.ERROR in severities:
         return Status.FOUND
@@ -127,8 +127,8 @@ def find(rules: Sequence[Rule[Subject]], subject: Subject, stage: Stage) -> Iter
 
 
 def refusals(code: str, ask: Callable[[Subject], object], subject: Subject) -> Iterator[Finding]:
-    """Call `ask`, the check that the job makes. If it raises the error that would end the job, yield the error as a
-    finding."""
+    """Call `ask`, a check that the job itself also makes. If the check raises the error that would end the job, yield
+    the error as a finding."""
     try:
         ask(subject)
     except VerlNpuError as refusal:

@@ -46,7 +46,7 @@ _language = ENGLISH
 
 
 class Message(str):
-    """A text for the user. As a string, it is the English text. It also holds the parts that are needed to translate
+    """A text for the user. Its string value is the English text. It also holds the parts that are needed to translate
     the text."""
 
     __slots__ = ("_many", "_number", "_values", "_words")
@@ -59,15 +59,15 @@ class Message(str):
     def of(
         cls, text: str, words: str, many: str = "", number: int = 0, values: dict[str, object] | None = None
     ) -> Message:
-        """Make a Message whose English text is `text`. Translations are looked up by `words` and by the plural
-        `many`."""
+        """Create a message whose English text is `text`. The singular `words` and the plural `many` are the keys of
+        the translation."""
         made = cls(text)
         made._words, made._many, made._number, made._values = words, many, number, values or {}
         return made
 
     def said_in(self, catalogue: Catalogue) -> str:
         """Return the text in the language of `catalogue`."""
-        if not self._words:  # gettext returns a catalogue's header for an empty text
+        if not self._words:  # gettext returns a catalogue's header for an empty string
             return ""
         if self._many:
             words = catalogue.ngettext(self._words, self._many, self._number)
@@ -78,11 +78,11 @@ class Message(str):
         return _filled(words, {name: translate(value) for name, value in self._values.items()})
 
     def format(self, *args: object, **values: object) -> Message:
-        """Return the text with each placeholder replaced by the value of that name."""
+        """Return the text with each placeholder replaced by the argument of the same name."""
         return Message.of(super().format(*args, **values), self._words, self._many, self._number, values)
 
     def join(self, iterable: Iterable[str], /) -> Message:
-        """Join texts with this text between them. Each text keeps its own translation."""
+        """Join texts with this text as the separator. Each text keeps its own translation."""
         return _Joined.by(self, tuple(iterable))
 
     def __add__(self, other: str, /) -> Message:
@@ -124,13 +124,13 @@ class _Joined(Message):
 
 
 def gettext(words: str) -> str:
-    """Make a text for the user. Fill in values with `.format(name=value)`. Import this function as `_`."""
+    """Create a text for the user. Fill in values with `.format(name=value)`. Import this function as `_`."""
     return Message.of(words, words)
 
 
 def ngettext(one: str, many: str, number: int) -> str:
-    """Make a text with a singular and a plural form. The caller fills in all values, including the number, with
-    `.format(name=value)`."""
+    """Create a text for the user with a singular and a plural form. The caller fills in all values, including the
+    number, with `.format(name=value)`."""
     return Message.of(one if number == 1 else many, one, many, number)
 
 
@@ -153,8 +153,8 @@ class _Capitalised(_Joined):
 
 
 def _filled(words: str, values: Mapping[str, object]) -> str:
-    """Return `words` with its placeholders filled in. A translation cannot know whether a value is Chinese, so a space
-    beside a placeholder is removed between two Chinese characters, and added between a Chinese and a Latin one."""
+    """Return `words` with its placeholders filled in. The language of a value is known only here, so a space beside a
+    placeholder is removed between two Chinese characters, and added between a Chinese and a Latin one."""
     import string
 
     made = ""
@@ -189,8 +189,8 @@ def is_english() -> bool:
 
 
 def chosen(asked: str, environ: Mapping[str, str]) -> str:
-    """Return the language that the user asked for or, if the user asked for none, the language of the locale. If we
-    have no translations into this language, return English.
+    """Return the language that the user requested or, if the user requested none, the language of the locale. If there
+    are no translations into this language, return English.
 
     `asked` is the name of a locale. Its encoding is ignored.
     """
@@ -230,13 +230,13 @@ def _catalogue(language: str) -> Catalogue:
 
 
 def speaking(language: str) -> AbstractContextManager[None]:
-    """In this context, use `language`, which must be a result of `chosen`."""
+    """Return a context manager that makes `language` the current language. `language` must be a result of `chosen`."""
     return speaking_by(None if language == ENGLISH else _catalogue(language), language)
 
 
 def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
-    """In this context, use the language that the user asked for, or else the language of the locale. If standard
-    output cannot encode it, use English."""
+    """Return a context manager that sets the current language to the language that the user requested, or otherwise to
+    the language of the locale. If standard output cannot encode that language, English is used."""
     import sys
 
     language = chosen(asked, os.environ)
@@ -248,7 +248,8 @@ def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
 
 
 def speaking_by(catalogue: Catalogue | None, language: str = ENGLISH) -> AbstractContextManager[None]:
-    """In this context, use the language of `catalogue`. Without a catalogue, use English."""
+    """Return a context manager that makes the language of `catalogue` the current language. Without a catalogue, the
+    language is English."""
     from contextlib import contextmanager
 
     @contextmanager

@@ -36,8 +36,8 @@ class Activity(RegistryActivity):
 
 
 def why_off(wanted: Callable[[], bool]) -> str:
-    """Return the reason why verl-npu is off in this process. `wanted` is a function that tells whether it should be
-    on."""
+    """Return the reason why verl-npu is off in this process. `wanted` is a function that returns whether verl-npu
+    should be on."""
     try:
         is_wanted = wanted()
     except Exception as error:
@@ -50,7 +50,8 @@ def why_off(wanted: Callable[[], bool]) -> str:
 
 
 class Shown(dict[str, object]):
-    """An activity with a short repr. With every patch of every feature, the repr would have 30,000 characters."""
+    """An activity (a description of what verl-npu did in a process) with a short repr. A repr with every patch of
+    every feature would have 30,000 characters."""
 
     def __init__(self, activity: Activity, why_off: str) -> None:
         super().__init__(activity)
@@ -84,7 +85,7 @@ _activities: list[Callable[[], Activity]] = []
 def set_activity_source(source: Callable[[], Activity]) -> None:
     """Set the function that `manifest` calls to get the activity of this process.
 
-    Features need the manifest of their process, but must not import the module that knows the activity, because this
+    Features need the manifest of their process, but must not import the module that tracks the activity, because that
     module is in a higher layer.
     """
     _activities[:] = [source]
@@ -104,7 +105,7 @@ def manifest() -> Manifest:
 
 
 def titled(feature: str, manifests: Sequence[Manifest]) -> str:
-    """Return the name of a feature. If it belongs to a distribution other than verl-npu, add the name of that
+    """Return the name of a feature. If the feature comes from a distribution other than verl-npu, add the name of that
     distribution."""
     entries = (manifest["features"][feature] for manifest in manifests if feature in manifest["features"])
     owner = next(filter(None, (entry["owner"] for entry in entries)), "")
@@ -112,8 +113,8 @@ def titled(feature: str, manifests: Sequence[Manifest]) -> str:
 
 
 def write_manifest(folder: Path, content: Manifest) -> Path:
-    """Write a manifest into `folder` atomically, and return its path. It replaces an earlier manifest of the same
-    process."""
+    """Write a manifest into `folder` atomically, and return its path. The new manifest replaces an earlier manifest of
+    the same process."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{content['host']}-{content['pid']}-{content['token']}.json"
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
@@ -146,13 +147,13 @@ def encoded(content: Manifest) -> bytes:
 
 
 def packed(content: Manifest) -> str:
-    """Return a manifest compressed for an environment variable. Ray and upstream print these variables in one line of
-    the log."""
+    """Return a manifest, compressed for an environment variable. The manifest is compressed because Ray and upstream
+    print these variables in one line of the log."""
     return base64.b64encode(zlib.compress(encoded(content), 9)).decode()
 
 
 def unpacked(text: str) -> bytes:
-    """Undo `packed`. If the text is not packed, return it unchanged; `decoded` then refuses it."""
+    """Undo `packed`. Text that is not packed is returned unchanged, so that `decoded` rejects it."""
     try:
         return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _LARGEST + 1)
     except (ValueError, zlib.error):
@@ -160,7 +161,7 @@ def unpacked(text: str) -> bytes:
 
 
 def decoded(data: bytes, subject: str) -> Manifest:
-    """Read a manifest that another process sent. The data may be anything. Raises SourceError if it is not a
+    """Decode a manifest that another process sent. The data is untrusted. Raises SourceError if the data is not a
     manifest."""
     if len(data) > _LARGEST:
         raise _no_manifest(subject, f"more than {_LARGEST >> 20} MiB")

@@ -1,4 +1,5 @@
-"""The pins. A pin is a revision of verl with a lock, and with the engine versions that verl's documents for NPUs name.
+"""The pins. A pin is a revision of verl with a lock, and with the engine versions that verl's documentation for NPUs
+names.
 
 Each pin has a folder below `patches/verl`, which contains a `pin.json` of three lines and the lock.
 """
@@ -26,7 +27,7 @@ class Pin:
     version: str
     """The content of `verl/version/version` in the release. If there is no release, its content at the commit."""
     engines: Mapping[str, str]
-    """The versions of `vllm` and `vllm-ascend`. If the documents name a branch, the version is like `0.23.*`."""
+    """The versions of `vllm` and `vllm-ascend`. If the documentation names a branch, the version is like `0.23.*`."""
     mindspeed: str
     """The recorded revision of MindSpeed that goes with this pin."""
     commit: str = ""
@@ -43,8 +44,8 @@ def locks_folder() -> Path:
 
 @functools.cache
 def pins(folder: Path | None = None) -> Mapping[str, Pin]:
-    """Return the pins below a folder (default: `locks_folder()`), as a mapping from names to pins, the oldest pin
-    first.
+    """Return the pins in a folder (default: `locks_folder()`) as a mapping from names to pins, ordered from the oldest
+    pin to the newest.
 
     Raises DeclarationError if a file is damaged.
     """

@@ -24,7 +24,7 @@ def is_ray_worker() -> bool:
 
 
 def simulated() -> str:
-    """Return what is simulated in this process. Return an empty text if nothing is simulated."""
+    """Return a description of what is simulated in this process, or an empty string if nothing is simulated."""
     # The virtual Ascend sets this attribute on its torch_npu; a real one does not have it.
     return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
 

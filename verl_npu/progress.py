@@ -44,7 +44,7 @@ class Step:
     detail: str = ""
     """The item that is being worked on. It may contain any text, because it is cleaned before it is shown."""
     measure: Callable[[], float] | None = None
-    """A function that returns how much is done. It replaces `done`."""
+    """A function that returns how much is done. If it is set, `done` is not used."""
     thread: int = field(default_factory=threading.get_ident)
     began: float = field(default_factory=time.monotonic)
     _first: float | None = None
@@ -56,7 +56,7 @@ class Step:
             self._first = self.done
 
     def text(self) -> str:
-        """Describe the step in words."""
+        """Return a text that describes the step."""
         seconds = time.monotonic() - self.began
         done = self.measure() if self.measure is not None and self.total else self.done
         if self._first is None and self.total:
@@ -89,11 +89,11 @@ _lock = threading.RLock()
 def step(
     what: str, *, total: float = 0.0, unit: str = "", measure: Callable[[], float] | None = None
 ) -> Iterator[Step]:
-    """In this context, show `what` as the current step. While a nested step runs in the same thread, it is shown
-    instead.
+    """Context manager that shows `what` as the current step. While a nested step runs in the same thread, the nested
+    step is shown instead.
 
     Args:
-        measure: returns how much of `total` is done; without it, the step's `done` counts.
+        measure: a function that returns how much of `total` is done. Without it, the step's `done` attribute is used.
     """
     made = Step(what, total, unit, measure=measure)
     with _lock:
@@ -107,7 +107,7 @@ def step(
 
 
 def now() -> str:
-    """Describe the innermost step of each thread. Return an empty text if there is no step."""
+    """Return a description of the innermost step of each thread, or an empty string if there is no step."""
     with _lock:
         latest = {each.thread: each for each in _steps}
         return _("; ").join(each.text() for each in latest.values())
@@ -174,7 +174,7 @@ _shown: _Shown | None = None
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """In this context, show the current steps on stderr. A nested context does nothing."""
+    """Context manager that shows the current steps on stderr. A nested use has no effect."""
     global _shown
     stream: TextIO | None = sys.stderr  # None where the descriptor is closed
     if _shown is not None or stream is None:
@@ -198,7 +198,8 @@ def clear() -> None:
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Remove the progress line. In this context, write no new one, so that something else can be printed."""
+    """Remove the progress line. Within the `with` block, no progress line is written, so that something else can be
+    printed."""
     with _lock:
         clear()
         yield

@@ -19,7 +19,7 @@ _said: set[str] = set()
 def clean(text: str) -> str:
     """Return `text` as one line. Unprintable characters are escaped as in a Python literal.
 
-    Paths, manifests, and names in source are written by others. A terminal would obey escape sequences in them, and a
+    Paths, manifests, and names in source are untrusted. A terminal would interpret escape sequences in them, and a
     line break would split the line. Invisible characters, such as those that reverse the direction of writing, can
     disguise a name.
     """
@@ -29,7 +29,7 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, most: int = _LONGEST) -> str:
-    """Return `text`. If it has more than `most` characters, cut it."""
+    """Return `text`, truncated to `most` characters if it is longer."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
@@ -39,8 +39,8 @@ def report(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Print a warning, unless this process has already printed it. The user must know about a warning, or act on
-    it."""
+    """Print a warning, unless this process has already printed it. Use warnings only for messages that the user must
+    know about or act on."""
     _say(line, "WARNING")
 
 

@@ -19,18 +19,19 @@ from .version import __version__
 
 
 class Session:
-    """The registry of this process with its summary and manifest. The lifecycle of the process begins and ends it."""
+    """The registry of this process with its summary and manifest. The lifecycle of the process begins and ends the
+    session."""
 
     def __init__(self, mutex: Mutex, status: Callable[[], Activity]) -> None:
-        """Make the registry. `status` returns everything that verl-npu has done in this process, including
+        """Create the registry. `status` returns everything that verl-npu has done in this process, including
         `activity`."""
         self._registry = make_registry(mutex, reporting.warn, self._changed)
         manifest.set_activity_source(status)
 
     def begin(self) -> None:
-        """Judge the features, and apply them when their modules are imported.
+        """Check which features fit, and apply them when their modules are imported.
 
-        A second call does nothing, or resumes work that was interrupted.
+        Calling this method again has no effect, or resumes interrupted work.
         """
         if process.is_ray_worker():
             self._registry.begin()
@@ -45,7 +46,7 @@ class Session:
         warn_if_none(states.get(micro_batches.name))
 
     def end(self) -> None:
-        """Undo every patch. A second call does nothing."""
+        """Undo every patch. Calling this method again has no effect."""
         remove_hook()
         self._registry.end()
 

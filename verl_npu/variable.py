@@ -1,4 +1,4 @@
-"""Classes for environment variables. They parse values, and refuse wrong ones.
+"""Classes for environment variables. They parse values, and reject invalid values.
 
 Every process that imports torch loads this module. Importing dataclasses or typing would take longer than the whole
 module, so it uses plain classes.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 VARIABLES: dict[str, Variable] = {}
-"""All variables by name, in the order in which they are declared and documented."""
+"""All variables by name, in the order of their declarations and of the documentation."""
 
 USER, CONTRIBUTOR, INTERNAL = "user", "contributor", "internal"
 """The audiences of variables: users of verl-npu, contributors to it, and its own processes."""
@@ -45,7 +45,7 @@ class Variable:
         self.summary = summary
         """What the variable is for, in one line."""
         self.expected = expected
-        """The valid values, in the words that the error for a wrong value uses."""
+        """A description of the valid values for the error about an invalid value."""
         self.default = default
         self.forwarded = forwarded
         """Whether the variable must be passed to workers. On other hosts, workers inherit nothing from the user's
@@ -58,7 +58,7 @@ class Variable:
         return (os.environ if environment is None else environment).get(self.name, "").strip() or self.default
 
     def is_set(self, environment: Mapping[str, str] | None = None) -> bool:
-        """Return whether the user gave the variable a value that is not only spaces."""
+        """Return whether the user set the variable to a value that is not blank."""
         return bool((os.environ if environment is None else environment).get(self.name, "").strip())
 
     def for_workers(self, text: str) -> str:
@@ -66,7 +66,7 @@ class Variable:
         return text
 
     def refuse(self, text: str, fix: str = _("correct the value, or unset the variable")) -> Exception:
-        """Make the SettingError for a wrong value."""
+        """Create the SettingError for an invalid value."""
         from .errors import SettingError
 
         return SettingError(subject=f"{self.name}={text!r}", expected=self.expected, found=repr(text), fix=fix)
@@ -78,22 +78,22 @@ class Text(Variable):
     __slots__ = ()
 
     def read(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return the text."""
+        """Return the value of the variable as text."""
         return self.text(environment)
 
 
 class Folder(Text):
-    """A variable whose value is a folder. Workers get the absolute path, because they run in other folders."""
+    """A variable whose value is a folder. Workers get the absolute path, because their working directories differ."""
 
     __slots__ = ()
 
     def for_workers(self, text: str) -> str:
-        """Return the absolute path of the folder."""
+        """Return the folder's path `text` as an absolute path."""
         return os.path.abspath(text.strip()) if text.strip() else text
 
 
 class Choice(Variable):
-    """A variable whose value is one of a few words, in upper or lower case."""
+    """A variable with a few valid values, in upper or lower case."""
 
     __slots__ = ("words",)
 
@@ -103,7 +103,7 @@ class Choice(Variable):
         self.words = words
 
     def read(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return the word in lower case. Raises SettingError for any other word."""
+        """Return the value in lower case. Raises SettingError if the value is not valid."""
         text = self.text(environment)
         if text.lower() not in self.words:
             raise self.refuse(text)
@@ -173,5 +173,5 @@ class Names(Variable):
     __slots__ = ()
 
     def read(self, environment: Mapping[str, str] | None = None) -> frozenset[str]:
-        """Return the names without surrounding spaces."""
+        """Return the names in the variable, without surrounding spaces."""
         return frozenset(filter(None, (name.strip() for name in self.text(environment).split(","))))

@@ -1,4 +1,5 @@
-"""Training data: generated sums in GSM8K's parquet layout, a local parquet folder or file, or a dataset of the hub."""
+"""Training data: generated sums in GSM8K's Parquet layout, a local Parquet file or folder, or a dataset from the
+hub."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def _row(source: str, question: str, answer: str, truth: str, split: str, index:
 
 
 def generate(folder: Path, seed: int, train: int = 512, test: int = 64) -> tuple[Path, Path]:
-    """Write sums of two digits to train.parquet and test.parquet. The same seed gives the same sums."""
+    """Write a dataset of sums of two one-digit numbers to train.parquet and test.parquet. The same seed creates the
+    same dataset."""
     numbers = random.Random(seed)
     paths = []
     for split, count in (("train", train), ("test", test)):
@@ -70,7 +72,7 @@ def _checked(path: Path) -> Path:
 
 
 def obtain(source: str, folder: Path) -> tuple[Path, Path]:
-    """Return the paths of the train and the test parquet file of a local path or a hub name. Raise BadInput if
+    """Return the paths of the training and test Parquet files for a local path or a hub name. Raise BadInput if
     `source` is neither."""
     path = Path(source)
     if path.is_file():
@@ -122,9 +124,10 @@ def _from_hub(name: str, folder: Path) -> tuple[Path, Path]:
             paths.append(_write(folder / f"{split}.parquet", rows))
         else:
             raise BadInput(
-                _("--data: expected {columns}, or question and answer, in {name}; found {found}").format(
-                    columns=_(", ").join(COLUMNS), name=name, found=_(", ").join(columns)
-                )
+                _(
+                    "--data: expected the columns {columns}, or the columns question and answer, in {name}; found "
+                    "{found}"
+                ).format(columns=_(", ").join(COLUMNS), name=name, found=_(", ").join(columns))
             )
     return paths[0], paths[1]
 

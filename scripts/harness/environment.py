@@ -1,4 +1,4 @@
-"""The virtual environment of a run: made once, and reused while its inputs stay the same. Standard library only."""
+"""The virtual environment of a run: created once, and reused while its inputs stay the same. Standard library only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ModelRunnerOutput.__init__ = without_proposals(ModelRunnerOutput.__init__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """The inputs of an environment."""
+    """The inputs from which an environment is built."""
 
     pin: Pin
     checkout: Checkout | None
@@ -49,11 +49,11 @@ class Recipe:
     rollout: str = SMALL
     """The rollout engine on virtual NPUs, one of pins.ENGINES."""
     torch_npu: str | None = None
-    """The version of the torch_npu wheel for virtual NPUs; it determines the torch."""
+    """The version of the torch_npu wheel for virtual NPUs, which determines the version of torch."""
 
     @property
     def engine(self) -> Engine | None:
-        """The engine that is installed for virtual NPUs in addition to the project's own engine."""
+        """The rollout engine that is installed for virtual NPUs in addition to verl-npu's small engine."""
         engine = self.pin.engine if self.virtual else None
         return engine if engine is not None and (engine.always or self.rollout != SMALL) else None
 
@@ -66,8 +66,8 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The folder of the environment. It is below VERL_NPU_VENVS or, if that variable is not set, in the root of
-        the project."""
+        """The environment's folder. It is in the folder that VERL_NPU_VENVS specifies, or in the project's root if
+        that variable is not set."""
         name = f"{self.purpose}-{self.pin.name}"
         if self.transformers != self.pin.transformers:
             name += f"-transformers-{self.transformers}"
@@ -89,7 +89,7 @@ class Recipe:
         return self.folder / "bin" / "python"
 
     def stamp(self) -> str:
-        """Return a hash of all inputs of the environment."""
+        """Return a hash of all inputs from which the environment is built."""
         parts = [
             sys.version,
             str(self.folder),
@@ -110,7 +110,7 @@ class Recipe:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def ready(self) -> bool:
-        """Return whether a finished environment with these inputs exists."""
+        """Return whether a complete environment with these inputs exists."""
         mark = self.folder / STAMP
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 
@@ -121,8 +121,8 @@ class Recipe:
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
 
     def engine_packages(self) -> tuple[str, ...]:
-        """Return vLLM and vllm-ascend. Both are installed without their dependencies, because the dependencies include
-        another torch."""
+        """Return the vLLM and vllm-ascend packages. They are installed without their dependencies, because the
+        dependencies would install a different torch version."""
         if self.engine is None:
             return ()
         served = () if self.rollout == SMALL or self.engine.commit else (f"vllm-ascend=={self.engine.vllm_ascend}",)
@@ -130,21 +130,23 @@ class Recipe:
 
 
 def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
-    command = [str(recipe.python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
+    # Of 21,000 modules, the tests import a few thousand, and the first import compiles each.
+    lazily = ["--no-compile"] if recipe.purpose == "test" else []
+    command = [str(recipe.python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *lazily, *arguments]
     print(f"  pip install {' '.join(arguments)}", flush=True)
     with progress.shown(), progress.step(f"pip install {arguments[-1]}"):
         done = subprocess.run(command, check=False, env=os.environ | variables)
     if done.returncode != 0:
         raise RunFailed(
             _(
-                "pip install {packages} failed; its output is above. Start the script again: it replaces an "
-                "unfinished environment"
+                "pip install {packages} failed; see its output above. Run the script again; it re-creates an "
+                "incomplete environment"
             ).format(packages=" ".join(arguments))
         )
 
 
 def make(recipe: Recipe) -> Path:
-    """Make the environment unless it is ready. Return the path of its Python. Raise RunFailed if an installation
+    """Create the environment if it is not ready, and return the path of its Python. Raise RunFailed if an installation
     fails."""
     if recipe.ready():
         _point(recipe)
@@ -152,10 +154,10 @@ def make(recipe: Recipe) -> Path:
     if recipe.engine is not None and recipe.rollout != SMALL and recipe.engine.commit:
         engine_source(recipe.engine)  # raises at once, and not after minutes of installing
     print(translate(_("making {folder} (minutes, once)").format(folder=recipe.folder)), flush=True)
-    # An unfinished environment, or one with other inputs, is not worth keeping.
+    # An incomplete environment, or an environment with other inputs, is not worth keeping.
     shutil.rmtree(recipe.folder, ignore_errors=True)
-    # On real NPUs torch, torch_npu, vllm, and vllm-ascend are the machine's own, and must not be replaced. Nobody has
-    # tried yet whether the pin's requirements agree with theirs, because no NPU was available.
+    # On real NPUs, the machine provides torch, torch_npu, vllm, and vllm-ascend, which must be kept. Nobody has
+    # tested yet whether the pin's requirements match their requirements, because no NPU was available.
     venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
     if recipe.virtual:
         _pip(recipe, f"torch=={recipe.torch}")
@@ -186,15 +188,16 @@ def make(recipe: Recipe) -> Path:
 
 
 def loading(python: Path) -> tuple[list[str], dict[str, str]]:
-    """Return a command that loads the virtual device, and compiles it if necessary, with the variables it needs."""
+    """Return a command that loads the virtual device, and the environment variables that the command needs. The
+    command compiles the device if necessary."""
     return [str(python), "-c", "import torch, torch_npu"], {"VIRTUAL_ASCEND": "2"}
 
 
 @contextmanager
 def _compiling(python: Path) -> Iterator[None]:
-    """Compile the virtual device for the torch of `python` in the background, unless it is compiled already.
+    """Compile the virtual device for the torch of `python` in the background, unless the device is compiled already.
 
-    A failure shows when the device is first loaded, with the compiler's error.
+    If the compilation fails, the compiler's error appears when the device is first loaded.
     """
     command, variables = loading(python)
     with subprocess.Popen(
@@ -208,7 +211,7 @@ def _compiling(python: Path) -> Iterator[None]:
 
 
 def _build(recipe: Recipe, engine: Engine) -> None:
-    """Build vllm-ascend from the user's checkout, without its operators, which the virtual Ascend replaces."""
+    """Build vllm-ascend from the user's checkout, without its operators, which virtual-ascend replaces."""
     with tempfile.TemporaryDirectory() as folder:
         # The build writes into its source folder.
         source = Path(folder) / "vllm-ascend"
@@ -219,7 +222,7 @@ def _build(recipe: Recipe, engine: Engine) -> None:
             "SETUPTOOLS_SCM_PRETEND_VERSION": engine.vllm_ascend,
         }
         _pip(recipe, "--no-deps", "--no-build-isolation", str(source), **variables)
-    # vllm-ascend has a sleep mode only if its allocator was compiled. The virtual Ascend replaces that allocator.
+    # vllm-ascend has a sleep mode only if its allocator was compiled. virtual-ascend replaces that allocator.
     said = _packages(recipe) / "vllm_ascend" / "_build_info.py"
     said.write_text(said.read_text().replace("__sleep_mode_enabled__ = False", "__sleep_mode_enabled__ = True"))
     outputs = _packages(recipe) / "vllm" / "v1" / "outputs.py"

@@ -1,6 +1,6 @@
-"""Finds out whether this machine has real NPUs, or a compiler for virtual ones.
+"""Finds out whether this machine has real NPUs, or a compiler for virtual NPUs.
 
-It uses only the standard library, because it runs before anything is installed.
+This module uses only the standard library, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def look(npus: int, python: str = sys.executable) -> Machine:
         if asked is not None:
             raise BadInput(
                 _(
-                    "VIRTUAL_ASCEND={asked}: the variable asks for virtual NPUs, but this machine has {real} real "
+                    "VIRTUAL_ASCEND={asked}: the variable requests virtual NPUs, but this machine has {real} real "
                     "NPUs. Unset the variable to use the real NPUs"
                 ).format(asked=asked, real=real)
             )

@@ -1,4 +1,4 @@
-"""Reads from the manifests of a run's processes what verl-npu did in each."""
+"""Reads from the manifests of a run's processes the actions of verl-npu in each process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(folder: Path) -> list[Manifest]:
 
 
 def process(manifest: Manifest) -> str:
-    """Return the name of a process in reports."""
+    """Return the name that reports use for a process."""
     return f"{manifest['role']}:{manifest['pid']}"
 
 
@@ -38,7 +38,7 @@ def by_process(manifests: Sequence[Manifest]) -> dict[str, dict[str, str]]:
 
 
 def refusals(manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Return the patches that a process refused or lost, each with the reason."""
+    """Return the patches that a process did not apply or that were overwritten later, each with the reason."""
     return {
         patch_id: str(patch["reason"])
         for manifest in manifests
@@ -51,10 +51,10 @@ def refusals(manifests: Sequence[Manifest]) -> dict[str, str]:
 def faults(
     manifests: Sequence[Manifest], processes: int, idle: Sequence[str] = (), applied: Sequence[str] = ()
 ) -> list[str]:
-    """Return one line for each reason why a run does not count as patched.
+    """Return one line for each reason why a run is not considered correctly patched.
 
     The features in `idle` need not be applied, because the job does not import their targets. The patches in `applied`
-    must be applied in every process that has anything to patch.
+    must be applied in every process, unless the process has no target for them.
     """
     found = []
     if len(manifests) < processes:

@@ -1,6 +1,6 @@
-"""The revisions of verl that the scripts can install and run: the pins for which the workbench has a file.
+"""The revisions of verl that the scripts can install and run: the pins that have a file in the workbench.
 
-It uses only the standard library and the packages inside pip.
+This module uses only the standard library and the packages inside pip.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ DEFAULT = "v0.6.1"
 
 @dataclass(frozen=True)
 class Engine:
-    """The versions of vLLM's build for CPUs and of vllm-ascend that serve together on virtual NPUs. The pin's
-    documents name these versions."""
+    """The versions of vLLM's CPU build and of vllm-ascend that work together on virtual NPUs. The pin's documentation
+    names these versions."""
 
     vllm_ascend: str
     """The version of vllm-ascend."""
     torch_npu: str
-    """The version of torch_npu that the virtual Ascend pretends to be."""
+    """The version of torch_npu that virtual-ascend emulates."""
     torch: str
     packages: tuple[str, ...]
-    """vLLM and its companions. They are installed without dependencies, because vLLM requires a torch of its own
-    index, and the pin's lists have the other dependencies."""
+    """vLLM and its companions. They are installed without dependencies, because vLLM requires a torch from its own
+    package index, and the pin's lists contain the other dependencies."""
     always: bool = False
-    """True if every environment of the pin has vLLM, because other jobs need it, too."""
+    """True if every environment of the pin has vLLM, because other jobs also need vLLM."""
     requirements: tuple[str, ...] = ()
     """Requirements in addition to the pin's own."""
     commit: str = ""
-    """The commit of vllm-ascend to build from the user's checkout, if it is not a release."""
+    """The commit of vllm-ascend to build from the user's checkout, if the engine is not a release."""
     transformers: str = ""
-    """The version of transformers for it, if it is not the pin's."""
+    """The version of transformers for this engine, if it differs from the pin's version."""
     mode: str = "async"
-    """The `rollout.mode` in which the pin's verl serves with it."""
+    """The value of `rollout.mode` that the pin's verl uses for this engine."""
     graphs: bool = False
-    """True if it captures graphs on virtual NPUs (simulation/graphs.py)."""
+    """True if the engine captures graphs on virtual NPUs (simulation/graphs.py)."""
 
     @property
     def vllm(self) -> str:
@@ -74,36 +74,37 @@ class Pin:
     jobs: tuple[str, ...]
     """The names of the jobs that train at this pin."""
     requirements: tuple[str, ...]
-    """All packages that verl needs here, except verl, torch, vLLM, and torch_npu. The list is complete, because
-    nothing is installed from a checkout. It has no torchvision, because the newest one does not match a CPU torch."""
+    """All packages that the pin needs, except verl, torch, vLLM, and torch_npu. The list is complete, because
+    nothing is installed from a checkout. torchvision is not in the list, because its newest version does not match a
+    CPU build of torch."""
     megatron_core: str
-    """The version of megatron-core that the pin's documents name."""
+    """The version of megatron-core that the pin's documentation names."""
     recipes: bool
-    """True if a checkout has `recipe/` beside the package; no wheel has it."""
+    """True if a checkout has the folder `recipe/` beside the package. No wheel has this folder."""
     ray_init: str = "ray_kwargs.ray_init"
     """The Hydra path of the arguments of ray.init."""
     sft: str = "verl.trainer.sft_trainer"
     """The module of the trainer for supervised fine-tuning."""
     virtual_rollout: str = "virtual"
-    """The rollout engine for virtual NPUs. On real NPUs it is vllm."""
+    """The rollout engine for virtual NPUs. On real NPUs, the engine is vllm."""
     small: tuple[str, ...] = ()
     """Settings for a small machine without Inductor. By default verl starts eight agent loop actors of a gigabyte
     each."""
     reward: str = "custom_reward_function"
     """The Hydra path of the user's own reward function."""
     in_git: str = ""
-    """The content of that file in git, if it differs from the release."""
+    """The content of verl/version/version in git, if it differs from the release."""
     torch: str = "2.13.0"
     engine: Engine | None = None
 
     @property
     def on_pypi(self) -> bool:
-        """Whether pip can install the pin from PyPI by its version."""
+        """Whether pip can install the pin's version from PyPI."""
         return is_released(self.name)
 
 
 def is_released(name: str) -> bool:
-    """Return whether the pin called `name` is a release. Other pins are commits, which only git has."""
+    """Return whether the pin called `name` is a release. Any other pin is a commit, which is available only in git."""
     return name.startswith("v")
 
 
@@ -146,7 +147,7 @@ def _read() -> dict[str, Pin]:
 
 SMALL = "small"
 ENGINES = (SMALL, "vllm-ascend")
-"""The rollout engines on virtual NPUs: the project's own engine, or the real vllm-ascend."""
+"""The rollout engines on virtual NPUs: verl-npu's small engine, or the real vllm-ascend."""
 SOURCE = "VERL_NPU_VLLM_ASCEND_SOURCE"
 """The variable that names a checkout of vllm-ascend, for a pin whose engine is a commit and not a release."""
 
@@ -157,7 +158,7 @@ PINS = _read()
 
 @dataclass(frozen=True)
 class Checkout:
-    """A folder with verl's source, in which nothing is ever changed."""
+    """A folder that contains verl's source. Nothing in this folder is ever changed."""
 
     path: Path
     version: str
@@ -170,7 +171,7 @@ def find(name: str) -> Pin:
     if name not in PINS:
         raise BadInput(
             _(
-                "--pin: expected one of {pins}; found {name!r}. To use another revision, give a checkout with --verl "
+                "--pin: expected one of {pins}; found {name!r}. To use another revision, pass a checkout with --verl "
                 "PATH"
             ).format(pins=_(", ").join(PINS), name=name)
         )
@@ -178,7 +179,7 @@ def find(name: str) -> Pin:
 
 
 def check_engine(name: str, pin: Pin) -> None:
-    """Raise BadInput unless there is a rollout engine of this name and the pin has this engine."""
+    """Raise BadInput unless a rollout engine with this name exists and the pin supports it."""
     if name not in ENGINES:
         raise BadInput(
             _("--rollout: expected one of {engines}; found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
@@ -188,7 +189,7 @@ def check_engine(name: str, pin: Pin) -> None:
         raise BadInput(
             _(
                 "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}); "
-                "found {pin}. Leave out --rollout to use verl-npu's small engine"
+                "found {pin}. Omit --rollout to use verl-npu's small engine"
             ).format(name=name, pins=_(", ").join(have), pin=pin.name)
         )
 
@@ -200,42 +201,41 @@ def transformers_for(pin: Pin, rollout: str) -> str:
 
 def engine_source(engine: Engine) -> Path:
     """Return the checkout from which the engine is built. Raise BadInput unless the environment variable SOURCE names
-    a checkout at the right commit."""
+    a checkout at the required commit."""
     named = os.environ.get(SOURCE, "")
     if not (Path(named) / "vllm_ascend" / "__init__.py").is_file():
         raise BadInput(
             _(
-                "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}; found {found}. Clone vllm-ascend, check out {commit}, and set {variable} to the folder "
-                "of the clone"
+                "--rollout vllm-ascend: expected {variable} to be the path of a vllm-ascend checkout at {commit}; "
+                "found {found}. Clone vllm-ascend, check out {commit}, and set {variable} to the path of the clone"
             ).format(variable=SOURCE, commit=engine.commit, found=named or _("nothing"))
         )
     revision = _revision(Path(named))
     if revision is not None and not revision.startswith(engine.commit):
         raise BadInput(
             _(
-                "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}; found {found}, which is at {revision}. Check out {commit} there"
+                "--rollout vllm-ascend: expected {variable} to be the path of a vllm-ascend checkout at {commit}; "
+                "found {found} at {revision}. Check out {commit} in that folder"
             ).format(variable=SOURCE, commit=engine.commit, found=named, revision=revision[:10])
         )
     return Path(named).resolve()
 
 
 def read_checkout(path: Path) -> Checkout:
-    """Read the version of verl in a folder. Raise BadInput if the folder contains no verl."""
+    """Read the version of verl in a folder. Raise BadInput if the folder does not contain verl."""
     version_file = path / "verl" / "version" / "version"
     if not version_file.is_file() or not (path / "verl" / "__init__.py").is_file():
         raise BadInput(
             _(
-                "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version); found "
-                "{path}. Give the root of a clone of verl with --verl"
+                "--verl: expected the root of a verl source tree, with verl/__init__.py and verl/version/version; "
+                "found {path}. Pass the root of a verl clone"
             ).format(path=path)
         )
     return Checkout(path.resolve(), version_file.read_text().strip(), _revision(path))
 
 
 def _revision(path: Path) -> str | None:
-    """Return the commit of a git checkout; None for any other folder."""
+    """Return the commit of a git checkout, or None for any other folder."""
     if not (path / ".git").exists():
         return None
     command = ["git", "-C", str(path), "rev-parse", "HEAD"]
@@ -245,8 +245,8 @@ def _revision(path: Path) -> str | None:
 
 
 def pin_of(checkout: Checkout) -> Pin:
-    """Return the pin of a checkout. It is found by the commit or, if that fails, by the version. Raise BadInput unless
-    exactly one pin fits."""
+    """Return the pin that matches a checkout, by commit or, if no commit matches, by version. Raise BadInput unless
+    exactly one pin matches."""
     for pin in PINS.values():
         if checkout.revision == pin.commit:
             return pin
@@ -255,16 +255,16 @@ def pin_of(checkout: Checkout) -> Pin:
         names = _(" and ").join(pin.name for pin in alike)
         raise BadInput(
             _(
-                "--verl: {path} has version {version}, as {pins} do, and is not a git checkout of any of these "
-                "pins. Give the right pin with --pin"
+                "--verl: {path} has version {version}. The pins {pins} have this version, but {path} is not a git "
+                "checkout of any of these pins. Specify the pin with --pin"
             ).format(path=checkout.path, version=checkout.version, pins=names)
         )
     if alike:
         return alike[0]
     raise BadInput(
         _(
-            "--verl: expected a revision near one of {pins}; found version {version} in {path}. "
-            "Give the nearest pin with --pin"
+            "--verl: expected a revision close to one of {pins}; found version {version} in {path}. "
+            "Specify the nearest pin with --pin"
         ).format(
             pins=_(", ").join(f"{pin.name} ({pin.version})" for pin in PINS.values()),
             version=checkout.version,

@@ -17,7 +17,7 @@ _GRACE = 5.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The result of a command: its exit status, its duration, and whether the time limit ended it."""
 
     status: int
     seconds: float
@@ -35,7 +35,7 @@ def run(
     """Run a command, write its output to `log`, and call `tick` twice a second. When this function returns, all
     processes of the command have ended.
 
-    If Ctrl-C, SIGTERM, or SIGHUP comes, end the command and raise Stopped.
+    On Ctrl-C, SIGTERM, or SIGHUP, stop the command and raise Stopped.
     """
     started = time.monotonic()
     timed_out = False

@@ -33,7 +33,7 @@ class Lines:
 
 
 class Bar:
-    """Shows a bar that moves with the steps."""
+    """Shows a progress bar that advances with the steps."""
 
     def __init__(self, steps: int, job: Job, console: Console) -> None:
         columns = (

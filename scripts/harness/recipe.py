@@ -14,7 +14,7 @@ RECIPES = SCRIPTS / "recipes"
 
 
 def rehearsal_of(words: Sequence[str]) -> list[str]:
-    """Translate the arguments of smoke.sh to arguments of rehearse.sh, if --job names a recipe. Otherwise, return an
+    """If --job names a recipe, translate the arguments of smoke.sh to arguments of rehearse.sh. Otherwise, return an
     empty list."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--job", default="")

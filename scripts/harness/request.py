@@ -66,7 +66,7 @@ class Request:
     seed: int
     transformers: str
     torch_npu: str | None
-    """The version of the torch_npu wheel for virtual NPUs; None for our own torch_npu."""
+    """The version of the torch_npu wheel for virtual NPUs, or None for virtual-ascend's own torch_npu."""
     rollout: str
     """The rollout engine on virtual NPUs, one of pins.ENGINES."""
     output: Path
@@ -102,7 +102,7 @@ def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
 
 
 def parse(arguments: list[str], program: str, smoke: bool) -> Request:
-    """Read the command line. Raise BadInput if it is wrong."""
+    """Parse the command line. Raise BadInput if it is invalid."""
     found = _parser(program, smoke).parse_args(arguments)
     checkout = None
     if found.verl is not None:
@@ -113,8 +113,8 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         if not pin.on_pypi and not found.no_venv:
             raise BadInput(
                 _(
-                    "--pin {pin}: this revision of verl is in no package index. Clone verl, check out {commit}, and "
-                    "give the folder of the clone with --verl PATH"
+                    "--pin {pin}: this revision of verl is not in any package index. Clone verl, check out {commit}, "
+                    "and pass the folder of the clone with --verl PATH"
                 ).format(pin=pin.name, commit=pin.commit[:8])
             )
     for setting in found.overrides:
@@ -140,8 +140,8 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         going = _(" or ").join(each.name for each in jobs.JOBS.values() if found.rollout in each.engines)
         raise BadInput(
             _(
-                "--rollout {rollout}: this engine works only with --job {jobs}, and only without --torch-npu. Leave "
-                "out the other option"
+                "--rollout {rollout}: this engine works only with --job {jobs}, and only without --torch-npu. Remove "
+                "the option that conflicts with --rollout"
             ).format(rollout=found.rollout, jobs=going)
         )
     return Request(

@@ -1,4 +1,4 @@
-"""The start of both scripts: check the request, make the environment, and continue inside it."""
+"""The start of both scripts: check the request, create the environment, and continue inside the environment."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], in
 
 
 def whole(program: str, run: Callable[[], int]) -> int:
-    """Run a function, with texts in the user's language. Return its exit status or, if it raises an error, the
-    error's exit status. A signal ends the function and every process that it has started.
-    """
+    """Run a function, with messages in the user's language. Return the function's exit status or, if it raises an
+    error, the error's exit status. A signal ends the function and every process that the function has started."""
     with speaking_to_the_user(LANGUAGE.text()):
         try:
             with ended_whole():
@@ -58,15 +57,15 @@ def _main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], i
         if request.rollout != pins.SMALL and not found.virtual:
             raise BadInput(
                 _(
-                    "--rollout: the option is only for virtual NPUs, and this machine has real NPUs. Leave "
-                    "out --rollout"
+                    "--rollout: this option applies only to virtual NPUs, but this machine has real NPUs. Remove "
+                    "--rollout"
                 )
             )
         if request.torch_npu and not found.virtual:
             raise BadInput(
                 _(
-                    "--torch-npu: the option is only for virtual NPUs, and this machine has real NPUs. "
-                    "Leave out --torch-npu"
+                    "--torch-npu: this option applies only to virtual NPUs, but this machine has real NPUs. "
+                    "Remove --torch-npu"
                 )
             )
         recipe = environment.Recipe(
@@ -93,5 +92,6 @@ def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
 
 
 def _virtual(request: Request) -> dict[str, str]:
-    """Return the variables with which the script can import an installed torch_npu wheel on virtual NPUs."""
+    """Return the environment variables that allow the script to import an installed torch_npu wheel on virtual
+    NPUs."""
     return {"VIRTUAL_ASCEND": os.environ.get("VIRTUAL_ASCEND", str(request.npus))} if request.torch_npu else {}

@@ -27,7 +27,8 @@ _MEANING = {
 
 
 def print_features(found: Sequence[Manifest], console: Console) -> None:
-    """Print each feature's states with the processes in that state, and the reason for each refused patch."""
+    """Print a table of each feature's states and the processes in each state. Also print the reason for each patch
+    that was not applied."""
     if not found:
         nothing = _("verl-npu: no process wrote a manifest, so the states of the features are unknown")
         console.print(translate(nothing), style="yellow")
@@ -48,7 +49,7 @@ def print_features(found: Sequence[Manifest], console: Console) -> None:
 
 
 def plot(outcome: Outcome) -> None:
-    """Draw the reward by step in the terminal."""
+    """Plot the reward for each step in the terminal."""
     import plotext
 
     plotext.clear_figure()
@@ -62,7 +63,7 @@ def plot(outcome: Outcome) -> None:
 
 
 def picture(outcome: Outcome, path: Path) -> None:
-    """Write the reward by step to a PNG."""
+    """Plot the reward for each step, and save the plot as a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -99,7 +100,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 
 def _engine(outcome: Outcome) -> str:
-    """Return the name of the rollout engine on virtual NPUs, for a person."""
+    """Return a human-readable name of the rollout engine on virtual NPUs."""
     request = outcome.request
     if request.rollout != pins.SMALL and request.pin.engine is not None:
         return f"{request.rollout} {request.pin.engine.vllm_ascend}"

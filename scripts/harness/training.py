@@ -37,7 +37,7 @@ _ERROR = re.compile(r"^(\(\w+ pid=\d+\) )?([\w.]+\.)?\w*(Error|Exception): ")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run. A run that did not finish has an outcome, too."""
+    """The outcome of a run. A run that did not finish also has an outcome."""
 
     request: Request
     machine: Machine
@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def failure(self) -> str:
-        """The reason why the run does not count as trained."""
+        """The reason why the run is not considered a successful training run."""
         if self.ended.timed_out:
             return _("the time limit ended the run after {seconds:.0f} s, at step {step}").format(
                 seconds=self.ended.seconds, step=len(self.values)
@@ -133,7 +133,7 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
         "RAY_TMPDIR": str(ray_dir),
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray would start a worker for each CPU, and we tell it of many more CPUs than there are.
+        # Ray would start a worker for each CPU, and we report many more CPUs to Ray than there are.
         "RAY_prestart_worker_first_driver": "0",
         "PYTHONUNBUFFERED": "1",
         "HYDRA_FULL_ERROR": "1",
@@ -158,12 +158,12 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
 
 
 def _source(job: str, variable: str) -> Path:
-    """Return the checkout that the variable names; raise BadInput if it names none."""
+    """Return the checkout that the variable specifies. Raise BadInput if the variable specifies no folder."""
     folder = os.environ.get(variable)
     if not folder or not Path(folder).is_dir():
         raise BadInput(
             _(
-                "--job {job}: expected the environment variable {variable} to be the folder of a checkout; found "
+                "--job {job}: expected the environment variable {variable} to be the path of a checkout; found "
                 "{folder!r}"
             ).format(job=job, variable=variable, folder=folder)
         )
@@ -171,12 +171,12 @@ def _source(job: str, variable: str) -> Path:
 
 
 def _build_device(environment: dict[str, str], folder: Path) -> None:
-    """Compile the virtual device before the clock starts; raise RunFailed if it does not load."""
+    """Compile the virtual device before the clock starts. Raise RunFailed if the device does not load."""
     answer = subprocess.run(
         [sys.executable, "-c", "import torch, torch_npu"], env=environment, cwd=folder, check=False
     )
     if answer.returncode != 0:
-        raise RunFailed(_("the virtual NPU does not load, see above"))
+        raise RunFailed(_("the virtual NPU does not load; see the error above"))
 
 
 def train(request: Request, machine: Machine, progress: Callable[[int, dict[str, float]], None]) -> Outcome:
@@ -237,8 +237,8 @@ def _keep_logs(ray_dir: Path, kept: Path) -> None:
 
 
 def missing_evidence(outcome: Outcome) -> list[str]:
-    """Return a line for each pattern that the job should have logged but did not log. Print how many weight syncs were
-    verified."""
+    """Return one line for each pattern that the job should have logged but did not log. Print how many weight syncs
+    were verified."""
     job = jobs.JOBS[outcome.request.job]
     log = outcome.log.read_text(errors="replace")
     missing = [f"expected a line like {pattern!r} in the log; found none" for pattern in job.lines]
@@ -252,7 +252,7 @@ def missing_evidence(outcome: Outcome) -> list[str]:
 
 
 def write(path: Path, content: Mapping[str, object]) -> None:
-    """Write a result file atomically, so that nobody sees an incomplete file."""
+    """Write a result file atomically, so that readers never see an incomplete file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(content, indent=2) + "\n")
@@ -260,7 +260,8 @@ def write(path: Path, content: Mapping[str, object]) -> None:
 
 
 def tail(log: Path, lines: int = 12) -> str:
-    """Return the lines of a log up to its first error. If the log has no error, return its last lines."""
+    """Return the part of a log that ends with its first error. If the log has no error, return the end of the log. The
+    result has at most `lines` lines."""
     text = [
         re.sub(r"\x1b\[[0-9;]*m", "", line)[:300]
         for line in log.read_text(errors="replace").splitlines()

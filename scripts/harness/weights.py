@@ -14,7 +14,7 @@ from harness.errors import RunFailed
 
 @dataclass(frozen=True)
 class Movement:
-    """The distance by which training moved the weights."""
+    """The extent to which training changed the weights."""
 
     tensors: int
     moved: int
@@ -30,7 +30,7 @@ _WRAPPING = re.compile(r"^base_model\.model\.|\.base_layer(?=\.)")
 
 
 def _adapter(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Movement:
-    """Return how far the second factors of the adapters moved from zero, where each of them starts."""
+    """Return how far the second factors of the adapters moved from zero, their initial value."""
     base = {_WRAPPING.sub("", name): tensor for name, tensor in new.items() if _ADAPTER not in name}
     if old.keys() != base.keys():
         raise RunFailed(
@@ -61,8 +61,8 @@ def compare(before: Path, after: Path, still: str = "$^") -> Movement:
     """Compare two saved models. Raise RunFailed if the names or the shapes of their weights differ, or if a number is
     not finite.
 
-    Tensors that match the pattern `still` need not move, and are not counted. A model trained with LoRA is saved with
-    peft's names. Its adapter must have moved, and its base weights must not.
+    Tensors that match the pattern `still` may stay unchanged, and are not counted. A model trained with LoRA is saved
+    with peft's names. For such a model, only the adapter is counted, and RunFailed is raised if a base weight changed.
     """
     old, new = _load(before), _load(after)
     if any(_ADAPTER in name for name in new):
@@ -76,9 +76,7 @@ def compare(before: Path, after: Path, still: str = "$^") -> Movement:
     for name, was in old.items():
         now = new[name].to(torch.float32)
         if now.shape != was.shape or not bool(torch.isfinite(now).all()):
-            raise RunFailed(
-                f"weights: {name}: expected only finite numbers, in a tensor of the shape {tuple(was.shape)}"
-            )
+            raise RunFailed(f"weights: {name}: expected a tensor of shape {tuple(was.shape)} with only finite numbers")
         if re.search(still, name):
             continue
         distance = float((now - was.to(torch.float32)).abs().max())

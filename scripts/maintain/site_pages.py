@@ -143,13 +143,16 @@ _HEADS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "zh": ("命令", "每个命令的 `--help` 输出。"),
     },
     "patches": {
-        "en": ("Patches", "Each patch and its target. `verl-npu explain PATCH` says why it exists and how it works."),
+        "en": (
+            "Patches",
+            "Each patch and its target. `verl-npu explain PATCH` explains why a patch exists and how it works.",
+        ),
         "zh": ("补丁", "每个补丁及其目标。`verl-npu explain PATCH` 说明它为什么存在、怎样工作。"),
     },
     "environment": {
         "en": (
             "Environment variables",
-            "The variables that verl-npu reads. Set them in the shell that starts the job; those that workers get "
+            "The variables that verl-npu reads. Set them in the shell that starts the job. Variables that workers get "
             "reach every Ray worker of the job, on other hosts too.",
         ),
         "zh": (
@@ -168,7 +171,7 @@ _HEADS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "records": {
         "en": (
             "Records of runs",
-            "What was run, and what came of it, from `docs/records/*.json`. No real NPU was at hand.",
+            "What was run, and the results, from `docs/records/*.json`. No real NPU was available.",
         ),
         "zh": ("运行记录", "运行过什么、结果如何，取自 `docs/records/*.json`（条目为英文）。没有用到真实的 NPU。"),
     },
@@ -189,8 +192,8 @@ def llms() -> str:
     lines = [
         "# verl-npu",
         "",
-        "> With verl-npu installed, unmodified upstream verl (reinforcement learning for large language models)",
-        "> trains on Huawei Ascend NPUs; with VIRTUAL_ASCEND=2 on virtual NPUs, on a machine without any.",
+        "> With verl-npu, you can run unmodified upstream verl (reinforcement learning for large language models)",
+        "> on Huawei Ascend NPUs or, with VIRTUAL_ASCEND=2, on virtual NPUs, on a machine without NPUs.",
         "",
         "## Documents",
         "",

@@ -183,7 +183,7 @@ def test_without_verl_and_without_a_folder_one_line_says_so(status: Run) -> None
     code, output = status()
     assert code == 2
     (line,) = output.splitlines()
-    assert "found no package named verl; install verl here" in line
+    assert "found no package named verl; install verl in this environment" in line
 
 
 @pytest.mark.usefixtures("broken_verl")

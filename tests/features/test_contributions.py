@@ -71,8 +71,11 @@ def test_nothing_is_wrong_with_our_own() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     {
-        "an import error": (ImportError("no torch_of_theirs"), "leaves it out: ImportError: no torch_of_theirs"),
-        "any error": (ZeroDivisionError("1/0"), "leaves it out: ZeroDivisionError: 1/0"),
+        "an import error": (
+            ImportError("no torch_of_theirs"),
+            "because it cannot be loaded: ImportError: no torch_of_theirs",
+        ),
+        "any error": (ZeroDivisionError("1/0"), "because it cannot be loaded: ZeroDivisionError: 1/0"),
         "no contribution": (feature(), "x of them: expected a Contribution"),
         "no feature": (contribution("theirs"), "x of them: expected a Contribution"),
         "no path": (Contribution((feature(),), "locks"), "x of them: expected a Contribution"),  # type: ignore[arg-type]
@@ -82,17 +85,17 @@ def test_nothing_is_wrong_with_our_own() -> None:
         ),
         "a package that is no upstream": (
             contribution(feature(target="vllm.utils:get_ip")),
-            "patch theirs.patch of them: expected a patch whose target and questions are only about verl, recipe",
+            "patch theirs.patch of them: expected a patch whose target and probes concern only verl, recipe",
         ),
         "a target of ours": (
             contribution(feature(target=TAKEN)),
             "patch theirs.patch of them: "
-            f"device.detect_npu_by_installed_software of verl-npu also patches {TAKEN}, so the feature "
-            "theirs of them is left out",
+            f"device.detect_npu_by_installed_software of verl-npu already patches {TAKEN}, so verl-npu ignores "
+            "the feature theirs of them",
         ),
         "a name of ours": (
             contribution(feature("device")),
-            "feature device of them: verl-npu also has a feature with this name, so verl-npu leaves out the "
+            "feature device of them: verl-npu already has a feature with this name, so verl-npu ignores the "
             "feature of them",
         ),
     }.values(),
@@ -127,9 +130,11 @@ def test_a_contribution_that_comes_late_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(contributions, "_ended", True)
     contribution(feature())
-    assert capsys.readouterr().err.startswith("verl-npu: the contributed features theirs: verl-npu leaves them out")
+    assert capsys.readouterr().err.startswith(
+        "verl-npu: the contributed features theirs: verl-npu ignores these features"
+    )
     monkeypatch.setenv("VERL_NPU_STRICT", "1")
-    with pytest.raises(features.contributions.DeclarationError, match="contributed after verl had been imported"):
+    with pytest.raises(features.contributions.DeclarationError, match="contributed after verl was imported"):
         contribution(feature())
 
 
@@ -151,7 +156,7 @@ SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['st
         (
             f"import stranger; {SHOW}",
             {},
-            "declare the patch in a feature of your own, and contribute this feature from an entry point of the group",
+            "declare the patch in a feature of your own, and contribute this feature through an entry point in the",
         ),
         (
             SHOW,

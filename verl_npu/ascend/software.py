@@ -70,7 +70,7 @@ def absent() -> AscendSoftwareError:
 def problem() -> AscendSoftwareError | None:
     """Try to import the installed torch_npu in another process. Return the error if the import fails.
 
-    Return None if the import works, if torch_npu is not installed, or if the user asked for virtual NPUs.
+    Return None if the import works, if torch_npu is not installed, or if the user requested virtual NPUs.
     """
     if virtual_npus() or "torch_npu" in sys.modules:
         return None

@@ -1,4 +1,4 @@
-"""Environment variables of Ascend's software on which verl's jobs depend, and HCCL's timeouts."""
+"""Environment variables of Ascend's software that verl's jobs depend on, and HCCL's timeouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPERATORS = "ASCEND_OPP_PATH"
 HCCL_LIBRARY = "HCCL_SO_PATH"
 """The path of the libhccl.so that vllm-ascend loads."""
 HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
-"""The network interfaces through which HCCL's ranks find each other."""
+"""The network interfaces that HCCL's ranks use to find each other."""
 ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 """The settings of torch_npu's caching allocator."""
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
@@ -32,7 +32,7 @@ values."""
 VIRTUAL_TORCH_NPU = "VIRTUAL_ASCEND_TORCH_NPU"
 """A variable of the virtual Ascend: the torch_npu that the virtual NPUs use."""
 VIRTUAL_CACHE = "VIRTUAL_ASCEND_CACHE"
-"""A variable of the virtual Ascend: the folder in which it keeps its compiled device."""
+"""A variable of virtual-ascend: the folder that contains its compiled device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Shared:
 
     name: str
     pin: str
-    """A revision of verl whose documents or scripts for NPUs set this variable."""
+    """A revision of verl whose documentation or scripts for NPUs set this variable."""
     path: str
     """The path of that document or script."""
 
@@ -127,14 +127,14 @@ SHARED = (
     Shared("VLLM_ASCEND_ENABLE_PREFETCH_MLP", "v0.9.0", _GSPO),
     Shared("VLLM_ASCEND_ENABLE_TOPK_OPTIMIZE", "v0.9.0", _LONG),
 )
-"""Variables that verl's documents and scripts set for a whole job. verl-npu passes those that the user set to every
-worker."""
+"""Variables that verl's documentation and scripts set for a whole job. If the user sets such a variable, verl-npu
+passes it to every worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A variable, and the value that a document recommends for it on every host of a job. The user's own value
-    wins."""
+    """A variable, and the value that a document recommends for it on every host of a job. A value set by the user
+    takes precedence."""
 
     name: str
     value: str
@@ -152,17 +152,17 @@ ON_EVERY_HOST = (
     Advice(NZ.name, NZ.value, "1dda039b", _DAPO),
 )
 """The variables that verl's page about several machines sets on every host. Variables for ports, NPUs, and network
-interfaces are left out."""
+interfaces are not included."""
 
 
 def virtual_npus(environ: Mapping[str, str] | None = None) -> str:
-    """Return the value of VIRTUAL_ASCEND. Return an empty text if the user did not ask for virtual NPUs."""
+    """Return the value of VIRTUAL_ASCEND, or an empty string if the user did not request virtual NPUs."""
     text = (os.environ if environ is None else environ).get(VIRTUAL_NPUS, "").strip()
     return text if text.strip("0") else ""
 
 
 CONNECT = "HCCL_CONNECT_TIMEOUT"
-"""The variable for the time, in seconds, in which the ranks of a communicator must connect."""
+"""The variable for the time, in seconds, that the ranks of a communicator have to connect."""
 EXECUTION = "HCCL_EXEC_TIMEOUT"
 """The variable for the time limit, in seconds, of a collective on the NPU. 0 means no limit."""
 _DEFAULTS = {CONNECT: 120.0, EXECUTION: 1836.0}  # from HCCL's documentation

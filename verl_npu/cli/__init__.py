@@ -47,8 +47,8 @@ WORKBENCH = (
 INSTALL = _("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench")
 """The instruction for installing the workbench."""
 GROUP = "verl_npu.commands"
-"""The group of entry points through which other distributions add commands. An entry point has the command's name and
-refers to its click command."""
+"""The entry-point group that other distributions use to add commands. An entry point has the command's name and refers
+to its click command."""
 
 MOMENTS: Mapping[str, Mapping[str, str]] = {
     _("Before a run"): {
@@ -75,7 +75,7 @@ MOMENTS: Mapping[str, Mapping[str, str]] = {
         "env": "verl-npu env",
     },
 }
-"""The commands, grouped by the moment at which a user needs them, each with an example."""
+"""The commands, grouped by the stage when a user needs them, each with an example."""
 _LONGEST = 100
 """The longest word, in characters, that is compared with the names of commands."""
 _LASTING = ("launch", "watch")
@@ -190,7 +190,8 @@ class _Commands(click.Group):
 
 
 def _contributed() -> dict[str, metadata.EntryPoint]:
-    """Return the commands of other distributions. A command with the name of one of the plugin's own is left out."""
+    """Return the commands of other distributions. A command that has the name of one of verl-npu's own commands is
+    omitted."""
     return {each.name: each for each in metadata.entry_points(group=GROUP) if each.name not in COMMANDS}
 
 
@@ -202,14 +203,14 @@ def _loaded(point: metadata.EntryPoint) -> object:
         owner = point.dist.name if point.dist is not None else point.value
         raise CommandError(
             subject=f"verl-npu {point.name}",
-            expected=_("the distribution {owner} to have a command that can be loaded").format(owner=owner),
+            expected=_("a loadable command in the distribution {owner}").format(owner=owner),
             found=f"{type(error).__name__}: {error}",
             fix=_("reinstall {owner}; the other commands still work").format(owner=owner),
         ) from error
 
 
 def run() -> None:
-    """Run the command as a program."""
+    """Entry point of the `verl-npu` command."""
     terminal.ignore_broken_pipes()
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if any(entries):
@@ -268,15 +269,15 @@ Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
 @click.version_option(__version__, prog_name="verl-npu")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Run unmodified verl on Ascend NPUs: see which patches apply, and whether they fit.
+    """Run unmodified verl on Ascend NPUs, and check the patches that make this work.
 
-    Installing the package is enough to patch verl; you need no command for that. `check`, `status` and `explain` show
-    the patches, and `env` lists the environment variables. The other commands help before, during and after a run.
-    Each command has its own --help.
+    Installing the package is enough to patch verl. `check`, `status`, and `explain` show the patches, and `env` lists
+    the environment variables. The other commands help before, during, and after a run. Each command has its own
+    --help.
 
-    Exit status of all commands: 0 all is well, perhaps with warnings; 1 the command found a problem: an error, a
-    misfit, a failure, or a difference; 2 it was called wrongly, or could not judge; 130 Ctrl-C ended it. `launch`
-    returns the status of its job.
+    Exit status of all commands: 0 if there is no problem, except for warnings; 1 if the command found a problem; 2 if
+    the arguments are invalid, or if the command cannot reach a result; 130 after Ctrl-C. `launch` returns the exit
+    status of its job.
     """
     command = ctx.invoked_subcommand or ""
     if command not in _LASTING:

@@ -50,7 +50,8 @@ _MEANING = {
 }
 
 _COVERING = (State.PENDING, State.DRIFTED)
-"""The states in which our patch replaces upstream's own patch of the same target, or would replace it if it fitted."""
+"""The states of a patch that replaces upstream's own patch of the same target, or that would replace it if the patch
+fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class _Result:
     """The packages that a job needs and that this environment does not have. Empty if the command checks another
     verl."""
     wrong: Sequence[SettingError]
-    """One error for each of verl-npu's variables that has a wrong value."""
+    """One error for each of verl-npu's variables that has an invalid value."""
     undeclared: Sequence[VerlNpuError]
-    """The errors in declarations and locks. The features that they concern are left out."""
+    """The errors in declarations and locks. The features with these errors are not applied."""
     strange: Sequence[str]
     """Those files with patches or locks in the installed verl-npu that differ from its wheel."""
 
@@ -86,31 +87,32 @@ class _Result:
     "--verbose",
     "-v",
     is_flag=True,
-    help="Show every patch, and all differences between your verl and the nearest pin.",
+    help="Show every patch, and all differences between your version of verl and the nearest pin.",
 )
 @json_option("Print the complete result as JSON.")
 @click.option(
     "--diff",
     is_flag=True,
-    help="Show, for each drifted patch, how its target differs from the target at the nearest pin.",
+    help="For each drifted patch, show the difference between its target and the target at the nearest pin.",
 )
 def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bool) -> None:
-    """Check whether the patches fit your verl, or what runs a model.
+    """Check the patches for your verl version, or inspect a model.
 
-    Without MODEL, the command imports neither verl nor torch, so it is safe to run anywhere. In a separate process,
-    it imports an installed torch_npu, to see whether the import works.
+    Without MODEL, the command imports neither verl nor torch, so it is safe to run anywhere. A separate process checks
+    whether an installed torch_npu can be imported.
 
     The command also checks the features that other installed packages add to verl-npu.
 
-    MODEL is the path of a config.json, the folder of such a file, or a model family of transformers such as
-    qwen3_moe. With MODEL, the command builds the model without weights and tells which code runs the model's
-    attention, norms, rotary embedding, MLPs, experts, and linear attention on an NPU: a patch, other NPU code, or
-    code for any device. It also names the class that the engine uses for the model. With MODEL, status 1 means that a
-    job with this model would fail, or that a patch for the model drifted.
+    MODEL is the path of a config.json, the folder of such a file, or a transformers model family such as qwen3_moe.
+    With MODEL, the command builds the model without weights and shows which code runs the model's attention, norms,
+    rotary embedding, MLPs, experts, and linear attention on an NPU: a patch, other NPU code, or code for any device.
+    The command also names the class that the engine uses for the model. With MODEL, status 1 means that a job with
+    this model would fail, or that a patch for the model drifted.
 
-    Exit status: 0 if all features fit; 1 if a feature drifted or failed, if a feature needs a patch of upstream's
-    own that has no effect, if a declaration or a variable of verl-npu is wrong, or if torch_npu cannot be imported and
-    VERL_NPU_STRICT=1 is set; 2 if verl is not installed, if its source cannot be read, or if MODEL cannot be built.
+    Exit status: 0 if all features fit; 1 if a feature drifted or failed, if a feature needs one of upstream's own
+    patches and this patch has no effect, if a declaration or an environment variable of verl-npu is invalid, or if
+    torch_npu cannot be imported and VERL_NPU_STRICT=1 is set; 2 if verl is not installed, if its source cannot be
+    read, or if MODEL cannot be built.
     """
     tree = upstreams.judged_tree(source)
     lacking = upstreams.missing_packages() if source == upstreams.INSTALLED else []
@@ -143,7 +145,7 @@ def _check_model(name: str, result: _Result, as_json: bool) -> NoReturn:
 
 
 def _covers(result: _Result) -> Mapping[str, Part]:
-    """Return the patches by their targets: ours, and upstream's own where ours is not applied."""
+    """Return the patches by their targets: verl-npu's patch, or upstream's own patch if verl-npu's is not applied."""
     from .model import Part, Way
 
     covers: dict[str, Part] = {}
@@ -169,7 +171,7 @@ def _covers(result: _Result) -> Mapping[str, Part]:
 def _is_strict() -> bool:
     try:
         return environment.STRICT.read()
-    except SettingError:  # reported together with the other wrong variables
+    except SettingError:  # reported together with the other invalid variables
         return False
 
 
@@ -490,7 +492,7 @@ def _print_lacks(found: Sequence[Lack]) -> None:
 
 
 def _releases() -> Mapping[str, str]:
-    """Return the versions of the installed packages. Builds that call their version `dev` are left out."""
+    """Return the versions of the installed packages, without builds whose version is `dev`."""
     from packaging.version import InvalidVersion, Version
 
     found = {}

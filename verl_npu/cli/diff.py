@@ -17,7 +17,8 @@ _EFFECT = {
     Action.SET: "called with upstream's value; its result becomes the value",
     Action.GUARD: "called before the target's module is executed",
 }
-"""The header lines of a diff for the actions that do not replace upstream's code: they say when our code is called."""
+"""The header lines of a diff for the actions that do not replace upstream's code: they say when the patch's code is
+called."""
 
 
 def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> str:
@@ -49,9 +50,9 @@ def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> st
 def patch_diff(patch: Patch, tree: SourceTree) -> str:
     """Return the change that `patch` makes, as a unified diff without context lines.
 
-    If the patch replaces its target, the diff compares our code with the target's source in `tree`. Other patches do
-    not change that source. For these patches, the diff has only our lines, and its header says when verl-npu calls
-    them.
+    If the patch replaces its target, the diff compares the patch's code with the target's source in `tree`. Patches
+    with other actions leave this source unchanged. For these patches, the diff contains only the patch's code, and the
+    header of the diff says when verl-npu calls that code.
     """
     ours = _source(patch)
     implementation = f"{patch.implementation.__module__}:{patch.implementation.__qualname__}"

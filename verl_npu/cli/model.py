@@ -32,7 +32,7 @@ __all__ = ["OPERATORS", "Covers", "Model", "Part", "Way", "read"]
 
 
 class Way(Word):
-    """The code that computes an operator on an NPU."""
+    """The kind of code that computes an operator on an NPU."""
 
     PATCHED = "patched"
     """A patch of verl-npu."""
@@ -50,7 +50,7 @@ class Way(Word):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One operator of a model, or a patch without an operator."""
+    """One operator of a model, or a patch that belongs to no operator."""
 
     operator: str
     place: str
@@ -93,17 +93,18 @@ _NPU = re.compile("(^|_)npu(_|$)")
 _EXPERTS = re.compile("(moe_)?(num|n)_(routed_|local_)?experts")
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 _UNSUPPORTED = _(
-    "{model} does not support flash_attention_2, which verl asks for; set attn_implementation to sdpa or eager"
+    "{model} does not support flash_attention_2, which verl requests; set attn_implementation to sdpa or eager"
 )
 _REPLACED = _(
-    "transformers takes {kernel}, a kernel for GPUs, in place of flash_attention_2; set attn_implementation to eager"
+    "transformers uses {kernel}, a kernel for GPUs, instead of flash_attention_2; set attn_implementation to eager"
 )
 _IGNORES = _("flash attention on NPUs ignores {setting}; set attn_implementation to eager")
 _WINDOW = _("a sequence longer than {setting} ends the job")
 
 
 def read(model: str, covers: Covers) -> Model:
-    """Build the model of a `config.json` or of a family, without weights, and look up its operators.
+    """Build the model that a `config.json` describes or a model family names, without weights, and look up the code
+    that computes each of the model's operators.
 
     Raises CommandError if there is no such file or family, or if transformers cannot build the model.
     """
@@ -154,12 +155,13 @@ def _configuration(model: str) -> tuple[Any, str]:
     raise CommandError(
         subject=model,
         expected=_(
-            "a config.json with a model_type, the folder of such a file, or a model family of transformers {version}"
+            "a config.json with a model_type, a folder that contains one, or a model family that transformers "
+            "{version} supports"
         ).format(version=transformers.__version__),
         found=repr(family),
         fix=_("did you mean {near}?").format(near=_(" or ").join(near))
         if near
-        else _("install a version of transformers that has this family"),
+        else _("install a version of transformers that supports this family"),
     )
 
 
@@ -221,7 +223,8 @@ def _operator(module: Module) -> str:
 
 
 def _attention(module: Module, owner: type, covers: Covers) -> Part:
-    """Return what a module of the model class `owner` gets from the attention that verl asks for."""
+    """Return the part that describes the attention of a module of the model class `owner` if verl requests its usual
+    attention."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     kind = type(module)

@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a path, or the word for the installed upstreams."""
+    """Return shell completions for a path, or for the keyword that selects the installed upstreams."""
     own = [CompletionItem(INSTALLED)] if incomplete and INSTALLED.startswith(incomplete) else []
     return [*own, CompletionItem(incomplete, type="file")]
 
@@ -24,7 +24,7 @@ def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the name of a feature, or a code. After the name of a feature and a dot, complete a patch of this
     feature."""
-    # Imported here, because codes loads everything that all commands know.
+    # Imported here, because codes loads the codes of all commands.
     from .. import codes
 
     features = load()
@@ -45,7 +45,8 @@ def _feature(feature: Feature, incomplete: str) -> list[CompletionItem]:
 
 
 def complete_pin(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a pin. If the command line names an upstream, offer only that upstream's pins."""
+    """Return shell completions for the name of a pin. If the command line specifies an upstream, return only that
+    upstream's pins."""
     chosen = ctx.params.get("upstream")
     pins = {lock.pin for name, found in locks().items() if chosen in (None, name) for lock in found}
     return [CompletionItem(pin) for pin in sorted(pins) if pin.startswith(incomplete)]

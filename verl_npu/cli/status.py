@@ -39,12 +39,12 @@ from .options import example, json_option
 def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     """Show which patches each process of a job applied.
 
-    FOLDER is the folder to which VERL_NPU_MANIFEST_DIR was set for the job. Without FOLDER, the command imports verl
-    itself and shows the patches in its own process.
+    FOLDER is the job's VERL_NPU_MANIFEST_DIR. Without FOLDER, the command imports verl itself and shows the patches in
+    its own process.
 
-    Exit status: 0 if all is well; 1 if processes differ, if a feature drifted, failed, or was overwritten, if a
-    manifest cannot be read, or if the installed torch_npu cannot be imported and VERL_NPU_STRICT=1 is set; 2 if there
-    is nothing to show.
+    Exit status: 0 if there are no problems; 1 if processes differ, if a feature drifted, failed, or was overwritten,
+    if a manifest cannot be read, or if the installed torch_npu cannot be imported and VERL_NPU_STRICT=1 is set; 2 if
+    there is nothing to show.
     """
     problem = software.problem() if folder is None else None
     manifests, unread = read_manifests(folder) if folder is not None else ([_this_process(problem)], [])
@@ -89,9 +89,9 @@ def _this_process(problem: AscendSoftwareError | None) -> Manifest:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "verl"
         raise SourceError(
             subject="verl",
-            expected=_("a verl that can be imported here, or the FOLDER of a job's manifests"),
+            expected=_("an importable verl package, or the FOLDER that contains a job's manifests"),
             found=_("no package named {name}").format(name="verl") if missing else f"{type(error).__name__}: {error}",
-            fix=_("install verl here, or give the folder to which VERL_NPU_MANIFEST_DIR was set in the job"),
+            fix=_("install verl in this environment, or pass the job's VERL_NPU_MANIFEST_DIR as FOLDER"),
         ) from error
     identity = process.identity()
     return {
@@ -136,8 +136,8 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
 
 
 def _print_reasons(manifests: Sequence[Manifest], found: Sequence[Share]) -> None:
-    """Print why features are not applied. Features in a bad state are left out, because the lines of their patches say
-    why."""
+    """Print why features are not applied. Features in a bad state are skipped, because the lines of their patches give
+    the reason."""
     quiet = dict.fromkeys((each.feature, each.state) for each in found if each.state not in (State.APPLIED, *BAD))
     reasons = {each: why for each in quiet if (why := _why(manifests, *each))}
     if reasons:
@@ -148,7 +148,7 @@ def _print_reasons(manifests: Sequence[Manifest], found: Sequence[Share]) -> Non
 
 
 def _why(manifests: Sequence[Manifest], name: str, state: str) -> str:
-    """Return the reason for a feature's state, in one line. Return an empty text if the feature has that state in no
+    """Return the reason for a feature's state in one line, or an empty string if the feature has that state in no
     process."""
     features = [found for manifest in manifests if (found := manifest["features"].get(name))]
     features = [each for each in features if each["state"] == state]
@@ -205,9 +205,9 @@ def _print_targets(manifests: Sequence[Manifest]) -> None:
 
 
 BAD = frozenset({State.DRIFTED, State.FAILED, State.OVERWRITTEN})
-"""States in which the user must do something."""
+"""States that require an action by the user."""
 QUIET = frozenset({State.APPLIED, State.PENDING, State.NATIVE, State.ABSENT})
-"""States in which all is well."""
+"""States without a problem."""
 
 _COLOURS: Mapping[str, str] = {
     State.DRIFTED: "red",
@@ -222,19 +222,19 @@ _COLOURS: Mapping[str, str] = {
 
 
 def colour(state: str) -> str:
-    """Return the terminal style for a state. Return an empty text for a word that is not a state."""
+    """Return the terminal style for a state, or an empty string if `state` is not a known state."""
     return _COLOURS.get(state, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One state of one feature, and the processes in which the feature has that state."""
+    """A state of a feature, and the processes in which the feature has that state."""
 
     feature: str
     state: str
     processes: str
-    """The processes in words for the user: `all 6`, or the roles. A role with several processes has their number
-    beside it."""
+    """The processes as text for the user: `all 6`, or the roles. The number of processes follows a role with several
+    processes."""
 
 
 def _name(manifest: Manifest) -> str:

@@ -29,13 +29,14 @@ _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 class Styled(str):
-    """A text that is already cleaned and carries our own terminal colours."""
+    """Text whose unprintable characters are already escaped, and whose terminal styles all come from verl-npu."""
 
     __slots__ = ()
 
 
 def styled(text: str, style: str) -> Styled:
-    """Clean `text` and return it in a style: a colour, `bold`, or `dim`. An empty style leaves it plain."""
+    """Return `text` in a style, with unprintable characters escaped. The style is a color, `bold`, or `dim`; an empty
+    string leaves the text plain."""
     shown = clean(translate(text))
     if style in ("bold", "dim"):
         return Styled(click.style(shown, bold=style == "bold" or None, dim=style == "dim" or None))
@@ -43,12 +44,12 @@ def styled(text: str, style: str) -> Styled:
 
 
 def line(*parts: str) -> None:
-    """Print one line. Parts that are not Styled are cleaned first."""
+    """Print one line. In parts that are not `Styled`, unprintable characters are escaped."""
     _print("".join(part if isinstance(part, Styled) else clean(translate(part)) for part in parts))
 
 
 def echo(text: str = "") -> None:
-    """Clean a text and print it as one line."""
+    """Print `text` as one line. Unprintable characters are escaped."""
     _print(clean(translate(text)))
 
 
@@ -63,7 +64,7 @@ def paragraph(text: str, indent: str = "", label: str = "") -> None:
 
 
 def wrapped(text: str, columns: int, first: str = "", others: str = "") -> list[str]:
-    """Wrap a text at spaces and between Chinese characters. Return the lines with their indents.
+    """Wrap text at spaces and between Chinese characters. Return the lines, including their indents.
 
     The first line starts with `first`, and the other lines start with `others`.
     """
@@ -93,8 +94,7 @@ def _wrapped_wide(text: str, columns: int, first: str, others: str) -> list[str]
 
 
 def _atoms(text: str) -> Iterator[str]:
-    """Split a text into the parts that must not be broken: words, spaces, and wide characters with their
-    punctuation."""
+    """Split text into the parts that must not be broken: words, spaces, and wide characters with their punctuation."""
     atom = ""
     for char in text:
         ends = char in _CLOSING and bool(atom) and not atom.isspace()
@@ -112,7 +112,7 @@ def _kind(char: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the number of columns that a text takes on a terminal. A Chinese character takes two."""
+    """Return the number of terminal columns that `text` occupies. A Chinese character occupies two columns."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 2 if _is_wide(char) else 1 for char in text)
@@ -123,7 +123,7 @@ def _is_wide(char: str) -> bool:
 
 
 def padded(text: str, columns: int) -> str:
-    """Return a text in the current language, padded with spaces to `columns`."""
+    """Return `text` in the current language, padded with spaces to `columns`."""
     text = translate(text)
     return text + " " * (columns - cells(text))
 
@@ -131,8 +131,8 @@ def padded(text: str, columns: int) -> str:
 def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = "") -> None:
     """Print rows as aligned columns.
 
-    `styles` has a style for each row, in which the row's second cell is printed. The last cell is wrapped within its
-    column.
+    `styles` contains one style for each row, which applies to the row's second cell. Text in the last cell is wrapped
+    within its column.
     """
     shown = [tuple(clean(translate(cell)) for cell in row) for row in rows]
     widths = [max(map(cells, column)) for column in list(zip(*shown, strict=True))[:-1]]
@@ -157,7 +157,7 @@ def trouble(error: Exception | None) -> None:
 
 
 def block(text: str) -> None:
-    """Print a text of several lines, such as a diff, in colours. Each line is cleaned; tabs are kept."""
+    """Print text of several lines, such as a diff, in color. Unprintable characters other than tabs are escaped."""
     for each in text.splitlines():
         shown = "\t".join(map(clean, each.split("\t")))
         _print(click.style(shown, fg=_DIFF_COLOURS.get(shown[:1])))
@@ -210,7 +210,8 @@ def ignore_broken_pipes() -> None:
 
 
 def is_read() -> bool:
-    """Return whether anybody may still read standard output. Nobody does if the other end of a pipe is closed."""
+    """Return whether standard output may still have a reader. There is no reader if the other end of a pipe is
+    closed."""
     try:
         asked = select.poll()
         asked.register(sys.stdout.fileno(), 0)
@@ -220,7 +221,8 @@ def is_read() -> bool:
 
 
 def width() -> int:
-    """Return the width of the terminal in columns: the variable COLUMNS, else the terminal's own width, else 80."""
+    """Return the width of the terminal in columns: COLUMNS if it is set, otherwise the terminal's own width, otherwise
+    80. The result is at least 40."""
     return max(shutil.get_terminal_size().columns, 40)
 
 

@@ -29,12 +29,12 @@ _TRAINER_REQUIREMENTS = {
 
 
 def missing_packages() -> list[str]:
-    """Return the packages that every trainer of verl needs and that are not installed in this environment."""
+    """Return the packages that every verl trainer needs but that are not installed in this environment."""
     return [package for module, package in _TRAINER_REQUIREMENTS.items() if importlib.util.find_spec(module) is None]
 
 
 def print_missing(packages: Sequence[str]) -> None:
-    """Print the missing packages, without which a job in this environment fails. Print nothing if there are none."""
+    """Print the missing packages that a job in this environment needs. Print nothing if no packages are missing."""
     if packages:
         terminal.paragraph(
             _("{packages} not installed: a job in {prefix} ends with an ImportError").format(
@@ -71,18 +71,19 @@ def judged_tree(source: str) -> SourceTree:
 
 
 def with_installed(tree: SourceTree, packages: Iterable[str]) -> SourceTree:
-    """Return `tree` with additional packages from this environment: those in `packages` that it does not cover."""
+    """Return `tree` with additional packages from this environment: the packages in `packages` that `tree` does not
+    cover."""
     unknown = sorted({package for package in packages if not tree.covers(package)})
     return tree.with_packages(SourceTree.installed(unknown)) if unknown else tree
 
 
 def locks() -> Mapping[str, Sequence[Lock]]:
-    """Return all locks, as a mapping from the name of each upstream to its locks."""
+    """Return all locks, as a mapping from the name of each upstream to that upstream's locks."""
     return {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
 
 
 def has_verl(folder: Path) -> bool:
-    """Return whether `folder` contains a verl, which a job that starts in `folder` would import."""
+    """Return whether `folder` contains a verl package that a job started in `folder` would import."""
     return (folder / "verl" / "__init__.py").is_file()
 
 
@@ -93,6 +94,6 @@ def of_job(source_tree: Path) -> SourceTree:
 
 
 def nearest_pin(source_tree: Path) -> str:
-    """Return the pin nearest to the verl that a job starting in `source_tree` imports."""
+    """Return the pin nearest to the verl revision that is imported by a job started in `source_tree`."""
     revisions, _unused = judge(load(), UPSTREAMS, of_job(source_tree), locks())
     return revisions[UPSTREAMS[0].name].nearest_pin

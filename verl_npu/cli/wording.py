@@ -46,7 +46,7 @@ CLICK = (
 
 
 def translate_click() -> None:
-    """Make click look up its texts in our translations."""
+    """Make click use verl-npu's translations for its own messages."""
     for module in (core, decorators, exceptions, formatting, types):
         for name, ours in (("_", _translate_for_click), ("ngettext", _translate_plural_for_click)):
             if hasattr(module, name):
@@ -65,7 +65,7 @@ def texts(help: str) -> list[str]:
     """Split a help text into the parts that are translated one by one.
 
     A part is a paragraph, joined into one line. In a paragraph that click must not reflow, each line is a part. Its
-    indented lines are left out, because they are commands.
+    indented lines are omitted, because they are commands.
     """
     found = []
     for part in help.strip().split("\n\n"):

@@ -46,21 +46,20 @@ CONVENTIONS = Conventions(
 
 
 def load() -> Sequence[Feature]:
-    """Return all features of verl-npu with all of their patches. No upstream is imported."""
+    """Return all features of verl-npu with all of their patches, without importing any upstream."""
     return _own(_always).features
 
 
 def load_installed() -> Sequence[Feature]:
-    """Return all features of verl-npu, without the patches that only matter to packages that are not installed
-    here."""
+    """Return all features of verl-npu, without patches for packages that are not installed here."""
     return _own(_is_installed).features
 
 
 def bundles(*, installed: bool = False) -> Sequence[Bundle]:
     """Return the features of verl-npu as a bundle, followed by a bundle for each other distribution.
 
-    With `installed`, leave out the patches that only matter to packages that are not installed here. An error in
-    another distribution's features is not raised, but recorded in that distribution's bundle.
+    With `installed`, omit patches for packages that are not installed here. An error in another distribution's
+    features is recorded in that distribution's bundle instead of being raised.
     """
     is_there = _is_installed if installed else _always
     own = _own(is_there)
@@ -114,7 +113,8 @@ def _features() -> Sequence[Feature]:
 
 
 def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Policy:
-    """Return the user's switches from an environment (default: the environment of this process)."""
+    """Return the settings of the registry that the user chose with environment variables (default: those of this
+    process)."""
     return Policy(
         prefix="VERL_NPU",
         command="verl-npu",
@@ -125,8 +125,8 @@ def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) ->
 
 
 def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[Variable, SettingError]]:
-    """Yield each variable of verl-npu that has an invalid value in an environment, with the error that a job would
-    raise."""
+    """Yield each variable of verl-npu that has an invalid value in `environ`, together with the error that a job would
+    raise for it."""
     for variable in environment.VARIABLES.values():
         if not isinstance(variable, Choice | Number) or not variable.is_set(environ):
             continue
@@ -149,12 +149,12 @@ def _installed_bundles() -> Sequence[Bundle]:
 
 
 def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[], None]) -> Registry:
-    """Make the registry of verl-npu for this process, without starting it. Raises SettingError for an invalid
-    switch."""
+    """Create the registry of verl-npu for this process, without starting it. Raises SettingError if VERL_NPU_STRICT
+    has an invalid value."""
     try:
         strict = environment.STRICT.read()
     except SettingError:
-        # Report all wrong variables at once, so that nobody fixes one, starts the job again, and meets the next.
+        # Report all invalid variables at once, so that nobody fixes one, starts the job again, and meets the next.
         for wrong in policy().wrong(_names()):
             warn(str(wrong))
         raise

@@ -29,7 +29,7 @@ _ended = False
 @dataclass(frozen=True, slots=True)
 class Contribution:
     """The contribution of a distribution: its features, the folder with its locks, and the upstreams that it adds to
-    ours."""
+    those of verl-npu."""
 
     features: tuple[Feature, ...]
     locks: Path
@@ -50,8 +50,8 @@ def end() -> None:
 def _refuse_late(names: str) -> None:
     error = DeclarationError(
         subject=f"the contributed features {names}",
-        found="verl-npu leaves them out, because they were contributed after verl had been imported",
-        fix=f"contribute them from an entry point of the group {GROUP}; {_PAGE}",
+        found="verl-npu ignores these features, because they were contributed after verl was imported",
+        fix=f"contribute the features through an entry point in the group {GROUP}; {_PAGE}",
     )
     if environment.STRICT.read():
         raise error
@@ -59,10 +59,11 @@ def _refuse_late(names: str) -> None:
 
 
 def contributed(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
-    """Return a bundle for each entry point of another distribution that adds features, in the same order in every
-    process.
+    """Return a bundle for each entry point through which another distribution adds features. The order is the same in
+    every process.
 
-    A new feature that conflicts with an earlier one, or with one in `own`, is left out, and its bundle gets an error.
+    A feature that conflicts with an earlier feature, or with a feature in `own`, is omitted, and its bundle gets an
+    error.
     """
     points = metadata.entry_points(group=GROUP)
     found = [own]
@@ -72,7 +73,7 @@ def contributed(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
 
 
 def remove_foreign_patches(feature: Feature, package: str) -> Iterator[DeclarationError]:
-    """Remove the patches whose code lies outside of `package`. Yield an error for each removed patch."""
+    """Remove the patches whose code is not in `package`. Yield an error for each removed patch."""
     for patch in tuple(feature):
         module = getattr(patch.implementation, "__module__", package)
         if module.startswith(package):
@@ -80,8 +81,8 @@ def remove_foreign_patches(feature: Feature, package: str) -> Iterator[Declarati
         feature.exclude(patch)
         yield DeclarationError(
             subject=f"patch {patch.id}, declared in {module}",
-            found=f"this patch was added to the feature {feature.name} of {OURS}, so verl-npu leaves it out",
-            fix=f"declare the patch in a feature of your own, and contribute this feature from an entry point of "
+            found=f"this patch was added to the feature {feature.name} of {OURS}, so verl-npu ignores it",
+            fix=f"declare the patch in a feature of your own, and contribute this feature through an entry point in "
             f"the group {GROUP}; {_PAGE}",
         )
 
@@ -127,9 +128,9 @@ def _loaded(point: metadata.EntryPoint, owner: str, ours: Sequence[Upstream]) ->
     ):
         raise DeclarationError(
             subject=f"{point.value} of {owner}",
-            expected="a Contribution of Features, the Path of their locks, and Upstreams",
+            expected="a Contribution with Features, the Path of their locks, and Upstreams",
             found=f"{made!r}"[:200],
-            fix=f"make the entry point name a Contribution, because this one is left out; {_PAGE}",
+            fix=f"point this entry point to a Contribution; until then, verl-npu ignores it; {_PAGE}",
         )
     known = owners(ours)
     twice = [package for upstream in made.upstreams for package in upstream.packages if package in known]
@@ -137,7 +138,7 @@ def _loaded(point: metadata.EntryPoint, owner: str, ours: Sequence[Upstream]) ->
         raise DeclarationError(
             subject=f"upstream {', '.join(twice)} of {owner}",
             found=f"{OURS} already has this upstream ({known[twice[0]]})",
-            fix=f"remove the upstream from {point.value}: the features of {owner} can patch it anyway",
+            fix=f"remove the upstream from {point.value}; the features of {owner} can patch it without this entry",
         )
     return made
 
@@ -147,7 +148,7 @@ def _failed(owner: str, what: str, error: Exception) -> RegistryError:
         return error
     return DeclarationError(
         subject=f"{what} of {owner}",
-        found=f"it cannot be loaded, so verl-npu leaves it out: {type(error).__name__}: {error}",
+        found=f"verl-npu ignores this contribution, because it cannot be loaded: {type(error).__name__}: {error}",
         fix=f"report the error to the maintainers of {owner}, or uninstall {owner}",
     )
 
@@ -160,10 +161,10 @@ def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None
         if strange is not None:
             raise DeclarationError(
                 subject=f"patch {patch.id} of {bundle.owner}",
-                expected=f"a patch whose target and questions are only about {', '.join(packages)}",
+                expected=f"a patch whose target and probes concern only {', '.join(packages)}",
                 found=strange,
-                fix=f"add {strange} to the upstreams of the contribution; until then, verl-npu leaves out the "
-                f"feature of this patch",
+                fix=f"add {strange} to the upstreams of the contribution; until then, verl-npu ignores the feature "
+                f"of this patch",
             )
     targets = {patch.target: patch for patch in feature}
     for other, whose in ((other, each.owner or OURS) for each in existing for other in each.features):
@@ -171,16 +172,16 @@ def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None
         if same is not None:
             raise DeclarationError(
                 subject=f"patch {targets[same.target].id} of {bundle.owner}",
-                found=f"{same.id} of {whose} also patches {same.target}, so the feature {feature.name} of "
-                f"{bundle.owner} is left out",
-                fix="use only one of these two patches",
+                found=f"{same.id} of {whose} already patches {same.target}, so verl-npu ignores the feature "
+                f"{feature.name} of {bundle.owner}",
+                fix="remove one of these two patches",
             )
         if other.name == feature.name:
             raise DeclarationError(
                 subject=f"feature {feature.name} of {bundle.owner}",
-                found=f"{whose} also has a feature with this name, so verl-npu leaves out the feature of "
+                found=f"{whose} already has a feature with this name, so verl-npu ignores the feature of "
                 f"{bundle.owner}",
-                fix="give the feature another name",
+                fix="rename the feature",
             )
 
 

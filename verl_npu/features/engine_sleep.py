@@ -1,9 +1,9 @@
-"""Protection of a vLLM engine's plain tensors, which are neither parameters nor buffers, from sleep of level 2.
+"""Protection of a vLLM engine's plain tensors, which are neither parameters nor buffers, from level-2 sleep.
 
-Sleep of level 2 drops the memory in which the model was loaded. The next weight sync fills the parameters again, and
+Level-2 sleep drops the memory that holds the loaded model. The next weight sync fills the parameters again, and
 vllm-ascend saves and restores the buffers. But a tensor that is a plain attribute is lost. For example, the token
-dispatcher of a mixture of experts keeps the experts' numbers in a plain attribute. Without them, the engine answers
-fluently but wrongly (verl#7086).
+dispatcher of a mixture of experts keeps the experts' numbers in a plain attribute. Without these numbers, the engine
+generates fluent but incorrect text (verl#7086).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ engine_sleep = Feature(
 
 _ALLOCATOR = "vllm_ascend.device_allocator.camem:CaMemAllocator"
 _WEIGHTS = "weights"
-"""The tag that vLLM gives to the memory in which the model was loaded."""
+"""vLLM's tag for the memory that holds the loaded model."""
 _ASLEEP = "_verl_npu_asleep"
 _RESTORED = "_verl_npu_restored"
 _WHY = "Sleep of level 2 drops all memory of the model, and vllm-ascend saves named buffers alone. A tensor that is a "
@@ -57,7 +57,7 @@ class _Allocation(Protocol):
 
 
 class Allocator(Protocol):
-    """vllm-ascend's allocator, whose memory can sleep."""
+    """vllm-ascend's allocator, which releases its memory while the engine sleeps."""
 
     pointer_to_data: Mapping[int, _Allocation]
 
@@ -119,7 +119,8 @@ def restore_plain_tensors(
 
 
 def changed_since_wake_up() -> dict[str, torch.Tensor]:
-    """Return the present bytes of the plain tensors that have changed since this process's engine last woke up.
+    """Return the current content, as bytes, of the plain tensors that have changed since this process's engine last
+    woke up.
 
     The keys are names: the owner's class or module and the attribute, or the size if the owner is unknown.
     """
@@ -137,15 +138,14 @@ def changed_since_wake_up() -> dict[str, torch.Tensor]:
 
 
 def forget_wake_up() -> None:
-    """Forget the values with which the engine woke up. Call this function before the engine computes, because
-    computing may change the values."""
+    """Discard the values that were recorded when the engine woke up. Call this function before the engine computes,
+    because the computation may change the values."""
     getattr(_allocator(), "__dict__", {}).pop(_RESTORED, None)
 
 
 def unprotected() -> list[str]:
-    """Return the names of the plain tensors that a sleep of level 2 would lose because this feature is not applied.
-    Each name is returned once, although many layers may have a tensor of this name.
-    """
+    """Return the names of the plain tensors that a level-2 sleep would lose because this feature is not applied. Each
+    name is returned once, although many layers may have a tensor with this name."""
     allocator = _allocator()
     # vllm-ascend's own function wraps nothing.
     if allocator is None or hasattr(type(allocator).sleep, "__wrapped__"):
@@ -161,9 +161,9 @@ def _allocator() -> Any:
 
 
 def find_plain_tensors(allocator: Allocator, saved: Sequence[str] = ("_parameters",)) -> list[torch.Tensor]:
-    """Return a tensor for each storage in the model's memory that none of the `saved` tensors of a module uses.
+    """Return one tensor for each storage in the model's memory that none of a module's `saved` tensors uses.
 
-    Buffers are returned, too, because vllm-ascend saves only those of its main model.
+    Buffers are returned, too, because vllm-ascend saves only the buffers of its main model.
     """
     import torch
 
@@ -191,8 +191,8 @@ def find_plain_tensors(allocator: Allocator, saved: Sequence[str] = ("_parameter
 
 @contextmanager
 def _all_collectable() -> Iterator[None]:
-    """In this context, make frozen objects visible to the garbage collector. An engine freezes all objects after its
-    start."""
+    """Context manager that makes frozen objects visible to the garbage collector. An engine freezes all objects after
+    its start."""
     frozen = gc.get_freeze_count()
     gc.unfreeze()
     try:

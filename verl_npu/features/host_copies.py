@@ -1,4 +1,4 @@
-"""Patches that wait for copies between NPUs and the host. The copies are of tensordict's batches, in which verl passes
+"""Patches that wait for copies between NPUs and the host. They concern tensordict's batches, which verl uses to pass
 all data."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINK = "https://github.com/volcengine/verl/pull/3222"
 
 
 class Movable(Protocol):
-    """A batch of tensors. `device` is None if they are on several devices."""
+    """A batch of tensors. `device` is None if the tensors are on different devices."""
 
     @property
     def device(self) -> torch.device | None: ...
@@ -48,7 +48,7 @@ class Movable(Protocol):
     requires=Reads(f"{_BATCH}._sync_all", "_has_cuda"),
 )
 def wait_for_batch_copies(original: Callable[[Batch], None], batch: Batch) -> None:
-    """Wait for all copies that this process has started."""
+    """Wait for all copies between NPUs and the host that this process has started."""
     original(batch)
     _wait()
 

@@ -112,14 +112,14 @@ def find_kernels(heads: int, key_size: int, value_size: int) -> Operator | str:
     except Exception as error:  # the compiler's errors have no common class
         text = (str(error).strip() or "no message").splitlines()[0]
         return f"a trial of flash-linear-attention's kernels failed on this NPU: {type(error).__name__}: {text}"
-    # Written so that NaN counts as wrong.
+    # Written so that NaN counts as a difference.
     if not difference <= _TOLERANCE:
         return f"flash-linear-attention's results differ from torch's by {difference:.3g} on this NPU"
     return function
 
 
 def missing_kernels() -> str:
-    """Return the reason why this process cannot use flash-linear-attention's kernels for NPUs. The result is empty if
+    """Return the reason why this process cannot use flash-linear-attention's kernels for NPUs, or an empty string if
     it can."""
     try:
         gated = import_module(_ENTRY)

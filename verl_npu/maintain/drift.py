@@ -38,12 +38,12 @@ _TO_DO = (Outcome.DRIFTED, Outcome.GONE)
 )
 @click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
 def drift(upstream: str, source: str, form: str) -> None:
-    """Compare the target of each patch with a newer upstream, and say what to do about the patch.
+    """Compare the target of each patch with a newer upstream, and print what to do about the patch.
 
     This command is for maintainers of the patches; users run `verl-npu check`.
 
-    Exit status: 0 if there is nothing to do; 1 if a patch drifted or its target is gone; 2 if the source cannot be
-    read.
+    Exit status: 0 if there is nothing to do; 1 if a patch drifted or its target no longer exists; 2 if the source
+    cannot be read.
     """
     chosen = next(u for u in UPSTREAMS if u.name == upstream)
     tree = upstreams.tree(upstreams.INSTALLED).with_packages(SourceTree.at(Path(source), chosen.packages))

@@ -24,12 +24,14 @@ from .locks import lock_path, record_lock, write_lock
 
 
 @click.command(epilog=example("python -m verl_npu.maintain lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl"))
-@click.option("--features", "owner", default=OURS, show_default=True, help="Lock the features of this distribution.")
+@click.option(
+    "--features", "owner", default=OURS, show_default=True, help="The Python distribution whose features are locked."
+)
 @click.option(
     "--upstream",
     default="verl",
     show_default=True,
-    help="The upstream whose source is recorded. The features must have patches of this upstream.",
+    help="The upstream package whose source is recorded. The features must include patches for this upstream.",
 )
 @click.option(
     "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
@@ -44,16 +46,16 @@ from .locks import lock_path, record_lock, write_lock
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder in which the lock is written [default: the distribution's own folder of locks].",
+    help="The folder to write the lock file to [default: the distribution's folder of lock files].",
 )
-@click.option("--replace", is_flag=True, help="Overwrite an existing lock.")
+@click.option("--replace", is_flag=True, help="Overwrite an existing lock file.")
 def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, output: Path | None, replace: bool) -> None:
-    """Write the lock of a pin from the pin's source.
+    """Write the lock file of a pin from the pin's source code.
 
     The command does not import the upstream. For each feature that replaces upstream's code at this pin, the command
-    also writes a diff beside the lock. `verl-npu explain` shows the changes that all other features make.
+    also writes a diff next to the lock file. To see the changes of all other features, run `verl-npu explain`.
 
-    Exit status: 0 if the lock was written; 2 if the source cannot be read, or if the pin already has a lock.
+    Exit status: 0 if the lock file was written; 2 if the source cannot be read, or if the pin already has a lock file.
     """
     bundle, chosen = _chosen(owner, upstream)
     folder = output or bundle.locks
@@ -91,9 +93,9 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
     if bundle is None:
         raise DeclarationError(
             subject=f"--features {owner}",
-            expected=f"one of the distributions that have features: {', '.join(found)}",
+            expected=f"one of the distributions that contribute features: {', '.join(found)}",
             found=owner,
-            fix="install the distribution with its entry point in this environment",
+            fix="install the distribution, including its entry point, in this environment",
         )
     for error in bundle.errors:
         raise error
@@ -103,7 +105,7 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
             subject=f"--upstream {upstream}",
             expected=f"one of the upstreams of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
             found=upstream,
-            fix="correct the name, or add the upstream to the contribution of this distribution",
+            fix="correct the name, or add the upstream to the Contribution of this distribution",
         )
     return bundle, chosen
 

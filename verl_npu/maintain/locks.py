@@ -1,4 +1,4 @@
-"""Making a lock: the source of each target at a pin is recorded in the format that `judge.lock` reads."""
+"""Creation of a lock, which records the source of each target at a pin in the format that `judge.lock` reads."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def standing(patch: Patch, tree: SourceTree) -> Standing:
 
 
 def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Sequence[Patch]) -> Lock:
-    """Make the lock of `upstream` at `pin` from the source in `tree`.
+    """Create the lock of `upstream` at `pin` from the source in `tree`.
 
-    The lock covers the patches whose targets are in this upstream. The lock also has the answers to all questions
+    The lock covers the patches whose targets are in this upstream. The lock also contains the answers to all questions
     that other patches ask about this upstream.
     """
     own = [patch for patch in patches if patch.target.package in upstream.packages]
@@ -84,7 +84,7 @@ def _recorded(target: Target, tree: SourceTree) -> Record:
 
 
 def lock_path(folder: Path, upstream: str, pin: str) -> Path:
-    """Return the path of a pin's lock below a folder of locks."""
+    """Return the path of a pin's lock in a folder of locks."""
     return folder / upstream / pin / FILE_NAME
 
 

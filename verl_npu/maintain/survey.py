@@ -1,5 +1,5 @@
-"""Comparison of each patch with a newer upstream. The patch has landed there, still fits, has drifted, or its target
-is gone."""
+"""Comparison of each patch with a newer upstream. The upstream contains the patch's change, the patch still fits, the
+patch has drifted, or its target no longer exists."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..registry.state import State, Word
 
 
 class Outcome(Word):
-    """The result of the comparison for one patch. It says what to do with the patch."""
+    """The result of the comparison for one patch, including what to do with the patch."""
 
     LANDED = "landed"
     """Upstream now has the fix itself. Retire the patch."""
     DRIFTED = "drifted"
     """The target has changed. Adapt the patch."""
     GONE = "gone"
-    """The target no longer exists, and we do not know of a fix in upstream. Find out why."""
+    """The target no longer exists, and no fix in upstream is known. Find out why."""
     FITS = "fits"
     """The patch still fits. Write a lock for the new revision."""
     IDLE = "idle"
@@ -44,7 +44,7 @@ class Surveyed:
     outcome: Outcome
     reason: str
     against: str
-    """The pin with which the source was compared."""
+    """The pin that the source was compared with."""
     diff: str
     """The diff between the target at that pin and in the source. Empty if they are equal."""
 
@@ -52,7 +52,8 @@ class Surveyed:
 def survey(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> Iterator[Surveyed]:
-    """Compare each patch's target in `tree` with the target at the nearest pin. Yield the results one by one."""
+    """Compare each patch's target in `tree` with the target at the pin nearest to `tree`. Yield one result for each
+    patch."""
     features = list(features)
     revisions, verdicts = judge(features, upstreams, tree, locks)
     known = {

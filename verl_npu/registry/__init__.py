@@ -1,4 +1,4 @@
-"""The patch registry. It knows nothing about verl or Ascend, and could patch any package.
+"""The patch registry. It is independent of verl and Ascend, and can patch any package.
 
 A plugin declares patches, records its upstream in a lock, and activates a registry:
 

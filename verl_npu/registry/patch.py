@@ -17,7 +17,7 @@ Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 
 class Action(Word):
-    """What a patch does with its target."""
+    """The change that a patch makes to its target, such as replacing or wrapping it."""
 
     REPLACE = "replace"
     """The implementation replaces upstream's code, which no longer runs. The patch relies on the source, so the
@@ -36,8 +36,8 @@ class Action(Word):
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the fingerprint of the target's source must match. For other actions, the target's signature must
-        match, or the target must be absent."""
+        """Whether the fingerprint of the target's source must match. For patches with other actions, the target's
+        signature must match, or the target must be absent."""
         return self in (Action.REPLACE, Action.SET)
 
 
@@ -96,7 +96,7 @@ class Patch:
 
 
 class _Declare:
-    """A decorator with which a feature declares patches of one action."""
+    """A decorator that declares a feature's patches of one action."""
 
     __slots__ = ("_action", "_feature")
 
@@ -125,14 +125,14 @@ class _Declare:
         source is reported.
 
         Without the collaborators in `uses`, the implementation fails or has no effect. It can handle the absence of
-        those in `may_use`. Raises DeclarationError for an empty text, or for a malformed target or collaborator.
+        those in `may_use`. Raises DeclarationError for an empty string, or for a malformed target or collaborator.
         """
         for label, text in (("why", why), ("how", how), ("link", link)):
             if not text.strip():
                 raise DeclarationError(
                     subject=f"patch of {target} in feature {self._feature.name}",
-                    expected=f"a text for {label!r}",
-                    found="an empty text",
+                    expected=f"a non-empty string for {label!r}",
+                    found="an empty string",
                     fix=f"write {label}, which `explain` shows to the user",
                 )
 
@@ -165,16 +165,16 @@ class Part:
 
     packages: tuple[str, ...]
     patches: frozenset[str]
-    """The ids of the patches. If the part is not loaded, they are not declared, although a lock lists them. That does
-    not count as damage."""
+    """The ids of the patches. If the part is not loaded, these patches are not declared, although a lock lists them.
+    This is not treated as damage."""
     load: Callable[[], Feature]
     """A function that imports the modules which declare the patches. It returns a feature with the patches."""
 
 
 class Feature:
-    """A set of patches that only make sense together. Either all of them are applied or none.
+    """A set of patches that only make sense together. Either all of the patches are applied or none.
 
-    Each action has a decorator that declares a patch:
+    Each action (replace, wrap, add, set, or guard) has a decorator that declares a patch:
 
         device = Feature("device", "The whole job knows that it runs on NPUs")
 
@@ -199,10 +199,10 @@ class Feature:
     )
 
     def __init__(self, name: str, summary: str, *, after: str = "") -> None:
-        """Make a feature without patches.
+        """Create a feature without patches.
 
-        `after` is an upstream module that overwrites the same targets as this feature. When it has done so, our
-        patches are applied again.
+        `after` is an upstream module that overwrites the same targets as this feature. After it has overwritten them,
+        this feature's patches are applied again.
         """
         self.name = name
         self.summary = summary
@@ -242,8 +242,8 @@ class Feature:
         may_use: Sequence[str] = (),
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Declare the addition of a name to upstream. By default, the patch is retired as soon as upstream has the
-        name."""
+        """Declare a patch that adds a name to upstream. By default, the patch is retired as soon as upstream defines
+        the name."""
         retired = Defines(target) if retired_by is None else retired_by
         return _Declare(self, Action.ADD)(
             target,
@@ -258,12 +258,13 @@ class Feature:
         )
 
     def more(self) -> Feature:
-        """Return an empty feature with the same name, for the patches of a part."""
+        """Return an empty feature with the same name, which can hold the patches of one part of this feature (see
+        `part`)."""
         return Feature(self.name, self.summary, after=self.after)
 
     def part(self, *packages: str, patches: str) -> Callable[[Callable[[], Feature]], Callable[[], Feature]]:
-        """Return a decorator for a function that loads a part. `patches` has the names of its patches, separated by
-        spaces."""
+        """Return a decorator for a function that loads a part of this feature: patches that matter only if one of
+        `packages` is present. `patches` contains the names of the part's patches, separated by spaces."""
 
         def declare(load: Callable[[], Feature]) -> Callable[[], Feature]:
             ids = frozenset(f"{self.name}.{name}" for name in patches.split())
@@ -273,8 +274,8 @@ class Feature:
         return declare
 
     def with_parts(self, is_there: Callable[[str], bool] = lambda package: True) -> Feature:
-        """Return the feature together with its parts. A part is left out if `is_there` is true for none of its
-        packages."""
+        """Return the feature together with its parts. A part is omitted if `is_there` returns False for all of the
+        part's packages."""
         made = self.more()
         parts = [part for part in self._parts if any(map(is_there, part.packages))]
         made.left_out = frozenset(id for part in self._parts if part not in parts for id in part.patches)
@@ -284,8 +285,8 @@ class Feature:
         return made
 
     def close(self, late: Callable[[Patch], None]) -> None:
-        """Accept no more patches. From now on, pass each new patch to `late`. The features of which this feature is
-        composed do the same."""
+        """Stop accepting patches. From now on, pass each new patch to `late` instead. This also applies to the
+        features that this feature is composed of."""
         for feature in (self, *self._made_of):
             feature._late = late
 
@@ -316,7 +317,8 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The features of one owner. They are judged only by the owner's own locks."""
+    """The features of one owner (the distribution that contributes them). The features are judged only by the owner's
+    own locks."""
 
     features: Sequence[Feature]
     upstreams: Sequence[Upstream]
@@ -325,7 +327,7 @@ class Bundle:
     owner: str = ""
     """The distribution that the features come from. Empty if they are the registry's own."""
     errors: Sequence[RegistryError] = ()
-    """The errors because of which other features of this owner are left out."""
+    """The errors that exclude other features of this owner."""
 
 
 def _declaration(patch: Patch) -> tuple[object, ...]:
@@ -343,5 +345,5 @@ def refuse_conflicts(features: list[Feature]) -> None:
             raise DeclarationError(
                 subject=f"patch {patch.id} of {patch.target}",
                 found=f"{other.id} patches the same target",
-                fix="merge the two patches into one feature",
+                fix="combine the two patches into one patch",
             )

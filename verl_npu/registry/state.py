@@ -8,33 +8,33 @@ from typing import TypedDict
 
 
 class Word(str, Enum):
-    """An enum member that is a text: its `str()` is its value."""
+    """An enum member that is also a string: its `str()` is its value."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 class State(Word):
-    """The state of one patch or one feature in a process. The details are in a separate text, the reason."""
+    """The state of one patch or one feature in a process. Details are in the separate `reason` field."""
 
     PENDING = "pending"
     """The patch fits. It will be applied when its module is imported."""
     APPLIED = "applied"
-    """The patch is in force: the target was read back, and our code is called."""
+    """The patch is in force: the target was read back, and the patch's code is called."""
     NATIVE = "native"
     """Upstream has the fix. It is in upstream's source, or in a patch of upstream's own that is expected or was found
     in force."""
     ABSENT = "absent"
     """The target does not exist here, and need not exist."""
     DRIFTED = "drifted"
-    """The target is not the one for which the patch was written. Nothing is changed."""
+    """The target differs from the target that the patch was written for. Nothing is changed."""
     OVERWRITTEN = "overwritten"
-    """Our patch or upstream's own was applied, but other code has replaced it since."""
+    """This patch or upstream's own patch was applied, but other code has replaced it since."""
     FAILED = "failed"
-    """The patch is needed but not in force. Applying it raised an error, its module was imported without our hook, or
-    upstream's own patch was lost."""
+    """The patch is needed but not in force. Applying it raised an error, its module was imported without calling
+    verl-npu's hook, or upstream's own patch was lost."""
     OFF = "off"
-    """The patch is not applied. It was switched off or undone, or another patch of its feature is at fault."""
+    """The patch is not applied. It was disabled or undone, or another patch of its feature is at fault."""
 
 
 LIVE = (State.PENDING, State.APPLIED)
@@ -42,7 +42,7 @@ LIVE = (State.PENDING, State.APPLIED)
 
 
 class Standing(Word):
-    """The status of a patch at one pin, as the pin's lock records it."""
+    """The status of a patch at one pin, as recorded in the pin's lock."""
 
     NEEDED = "needed"
     NATIVE = "native"
@@ -72,7 +72,7 @@ def feature_state(states: Iterable[State]) -> State:
 
 
 class UpstreamEntry(TypedDict):
-    """The revision of one upstream, as a process found it."""
+    """The revision of one upstream, as detected in a process."""
 
     nearest_pin: str
     exact: bool
@@ -97,7 +97,7 @@ class FeatureEntry(TypedDict):
 
 
 class NativeEntry(TypedDict):
-    """The state, in one process, of a target that upstream patches itself."""
+    """The state of a target that upstream itself patches, in one process."""
 
     by: str
     """The upstream module that patches the target."""

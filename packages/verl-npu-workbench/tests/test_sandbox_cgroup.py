@@ -21,7 +21,7 @@ def test_the_kernel_refuses_what_is_above_the_limit(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("verl_npu_workbench.sandbox.limits.memory_of", lambda processes, enough: 0)
     command = [sys.executable, "-S", "-c", "x = b'x' * (1 << 30); print('reached')"]
     done = run(None, command, tmp_path, {"PATH": os.defpath}, LIMITS, tmp_path / "log")
-    assert done.limit == "a program that took more than 200 MiB of memory"
+    assert done.limit == "the program used more than 200 MiB of memory"
     assert b"reached" not in done.output
     assert made.folder is None or not made.folder.exists()
 

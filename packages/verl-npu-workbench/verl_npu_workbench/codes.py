@@ -1,4 +1,4 @@
-"""The meanings of the codes of rules, findings, and oddities that the workbench's commands print."""
+"""The meanings of the codes of rules, findings, and anomalies that the workbench's commands print."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def _script_meanings() -> Iterator[Meaning]:
     yield meaning(
         "hydra",
         f"before a run: {_LINT}",
-        about="Hydra could not compose the settings that the script gives its trainer. The job would end with the "
+        about="Hydra could not compose the settings that the script gives its trainer. The job would fail with the "
         "same error before it starts anything.",
     )
     yield meaning(
         "start",
         "before a run: `verl-npu lint --start RUN.SH`",
         about="The job's program, its workers, and its engine's configuration were started on phantom NPUs in one "
-        "process. Upstream's code raised an error. The job would end with the same error before its first step.",
+        "process. Upstream's code raised an error. The job would fail with the same error before its first step.",
     )
     for code, about in _REPLACED.items():
         yield meaning(code, "now `verl-npu lint --start RUN.SH` reports it as `start`", about=about)

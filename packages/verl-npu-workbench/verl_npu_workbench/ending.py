@@ -1,8 +1,8 @@
-"""The state of a training according to its console log (running, finished, stopped, or failed), and the remaining
+"""The state of a training run according to its console log (running, finished, stopped, or failed), and the remaining
 time.
 
 Other logs contain neither the total number of steps nor the end of the training. Errors before the last steps are
-ignored, because the training survived them.
+ignored, because the training continued after them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .logs.training import Follower, TrainingLog
 _RECENT = 20
 """The number of recent steps. The median of their durations counts as the usual duration of a step."""
 _LONGEST = 120
-"""The most characters of an error that are shown."""
+"""The maximum number of characters of an error that are shown."""
 _GONE, _STEPS_GONE = 300.0, 5
-"""Two limits on silence, in seconds and in usual step durations. After the longer of the two, we assume that no
+"""Two limits on silence, in seconds and in usual step durations. After the longer of the two, it is assumed that no
 process on another host still writes to the log."""
 
 
@@ -42,12 +42,12 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The state of a training and its remaining time."""
+    """The state of a training run and its remaining time."""
 
     standing: Standing
     step: int
     total: int
-    """The number of steps of the whole training. It is 0 if the log does not say it."""
+    """The number of steps of the whole training, or 0 if the log does not show it."""
     quiet: float
     """The seconds since the last write to the log."""
     left: float | None
@@ -56,15 +56,15 @@ class Ending:
     """The error that ended the training: the code of the rule that matches it, or else its text."""
     process: str = ""
     over: bool = False
-    """True if, as far as we can tell, no process writes to the log any more."""
+    """True if, as far as can be determined, no process writes to the log anymore."""
 
     @property
     def odd(self) -> bool:
-        """Return whether somebody should look at the training."""
+        """Return whether the training needs attention."""
         return self.standing in (Standing.STOPPED, Standing.FAILED)
 
     def text(self) -> str:
-        """Describe the state in a sentence without a full stop. The result is empty if there is nothing to report."""
+        """Describe the state in a sentence without a period. Return an empty string if there is nothing to report."""
         of = _("step {step} of {total}") if self.total else _("step {step}")
         place = of.format(step=self.step, total=self.total)
         if self.standing is Standing.RUNS:
@@ -97,7 +97,7 @@ def duration(seconds: float) -> str:
 
 
 def ending_of(follower: Follower, log: TrainingLog, quiet: float | None = None) -> Ending:
-    """Return the present state of the training that writes this log. The log must be a console log.
+    """Return the current state of the training run that writes this log. The log must be a console log.
 
     `quiet` is the number of seconds since the last write, if the caller has watched the log. Otherwise, the
     modification times of the log's files are used.
@@ -129,7 +129,7 @@ def ending_of(follower: Follower, log: TrainingLog, quiet: float | None = None) 
 
 
 def quiet_of(follower: Follower) -> float:
-    """Return the number of seconds since the last write to a log. The number is wrong if somebody has changed the
+    """Return the number of seconds since the last write to a log. The number is incorrect if somebody has changed the
     machine's clock in the meantime."""
     return min(map(_quiet, follower.files()), default=0.0)
 

@@ -2,10 +2,10 @@
 
 Ray's workers and their children lose their parents when Ray ends. The kernel gives orphans to the nearest ancestor
 that asks for them (PR_SET_CHILD_SUBREAPER, prctl(2)). They therefore stay descendants of the command, which finds them
-by their ids and never touches anybody else's process.
+by their IDs and never touches anybody else's process.
 
-Ctrl-C, SIGTERM, and SIGHUP end a command together with everything that it started (`ended_whole`). Where work must not
-be left half done, signals are only recorded, and they take effect later (`Interruptions`).
+Ctrl-C, SIGTERM, and SIGHUP terminate a command together with everything that it started (`ended_whole`). Where work
+must not be left half done, signals are only recorded, and they take effect later (`Interruptions`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _WITHOUT_P = "import sys; del sys.path[0]; del sys.argv[0]; import runpy; runpy.
 def own_python(*words: str) -> list[str]:
     """Return a command line that runs Python without importing anything from the working directory.
 
-    `words` are `-m` and a module, or a file, followed by its arguments. They may also be `-c` and code, if the caller
-    knows that the code imports nothing from there.
+    `words` are `-m` and a module, or a file, followed by its arguments. `words` can also be `-c` and code, if the
+    caller ensures that the code imports nothing from the working directory.
     """
     # Python 3.10 has no option -P: a line of code does the same.
     if sys.version_info >= (3, 11):
@@ -55,13 +55,13 @@ def own_python(*words: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One process that we started, and its output."""
+    """One process that verl-npu started, and its output."""
 
     process: subprocess.Popen[bytes]
     output: IO[bytes] | None
 
     def last_lines(self, count: int) -> tuple[str, ...]:
-        """Return the last lines of the process's output that are not empty."""
+        """Return the last `count` non-empty lines of the process's output."""
         if self.output is None:
             return ()
         self.output.seek(0)
@@ -86,12 +86,14 @@ class ProcessTree:
         stderr: int = subprocess.STDOUT,
         folder: Path | None = None,
     ) -> Started:
-        """Start a process that the terminal's Ctrl-C does not reach. The kernel kills it if this process dies.
+        """Start a process that does not receive the terminal's Ctrl-C. The kernel kills the new process if the current
+        process dies.
 
-        The new process is killed with SIGKILL, because Ray can hang when it handles SIGTERM. Its children are killed,
-        too.
+        The kernel uses SIGKILL, because Ray can hang when it handles SIGTERM. The children of the new process are
+        killed, too.
 
-        The output of the new process goes to `output`, or by default to a file that `Started` reads. Raises OSError.
+        The output of the new process goes to `output`, or by default to a temporary file that `Started` reads. Raises
+        OSError if the process cannot be started.
         """
         kept = None if output else tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
         process = subprocess.Popen(
@@ -108,7 +110,7 @@ class ProcessTree:
         return self._members[process.pid]
 
     def reap(self) -> None:
-        """Reap the orphaned descendants that have ended, so that they do not stay zombies."""
+        """Reap the orphaned descendants that have exited, so that they do not remain zombies."""
         for member in self._members.values():
             member.process.poll()
         while True:
@@ -125,22 +127,20 @@ class ProcessTree:
                 os.waitpid(ended.si_pid, 0)
 
     def left(self) -> list[int]:
-        """Return the ids of all descendants of this process, except those that it already had when this object was
-        created."""
+        """Return the IDs of all running descendants of this process, except descendants that already existed when this
+        object was created."""
         self.reap()
         return [pid for pid in descendants(os.getpid()) if pid not in self._earlier]
 
     def end(self, patience: float, impatient: Callable[[], bool] = lambda: False) -> list[int]:
-        """End all processes: send SIGTERM and, after `patience` seconds, SIGKILL.
-
-        Return the ids of processes that survive even SIGKILL.
-        """
+        """Terminate all processes: send SIGTERM and, after `patience` seconds, SIGKILL. Return the IDs of processes
+        that survive even SIGKILL."""
         for member in self._members.values():
             if member.process.poll() is None:
                 _send(member.process.pid, signal.SIGTERM)
         ends = time.monotonic() + patience
         while self.left() and time.monotonic() < ends and not impatient():
-            # Once their parents have ended, nobody else tells orphans to stop.
+            # After their parents have exited, no other process stops orphans.
             if all(member.process.poll() is not None for member in self._members.values()):
                 for pid in self.left():
                     _send(pid, signal.SIGTERM)
@@ -165,7 +165,7 @@ def _die_with_parent() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of all descendants of a process, from /proc/*/stat (proc(5))."""
+    """Return the IDs of all descendants of a process, from /proc/*/stat (proc(5))."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
@@ -188,7 +188,7 @@ _LOOK = 0.1
 
 
 class Interrupted(Exception):
-    """Raised when `Interruptions` has recorded a signal that asks the command to end."""
+    """Raised when `Interruptions` has recorded a signal that requests the end of the command."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -196,12 +196,13 @@ class Interrupted(Exception):
 
     @property
     def status(self) -> int:
-        """The exit status that shells report for a process that this signal ended."""
+        """The exit status that shells report for a process that this signal terminated."""
         return 128 + self.number
 
 
 class Signalled(KeyboardInterrupt):
-    """Raised when a signal ends the command at once. Like KeyboardInterrupt, it is not a subclass of Exception."""
+    """Raised when a signal terminates the command at once. Like KeyboardInterrupt, it is not a subclass of
+    Exception."""
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number
@@ -260,7 +261,7 @@ def _is_on_its_way(error: BaseException | None) -> bool:
 
 
 def _is_told(error: BaseException | None, number: int) -> bool:
-    """Return whether the exception that ends the program already reports this signal."""
+    """Return whether the exception that terminates the program already reports this signal."""
     return isinstance(error, Signalled) or (isinstance(error, SystemExit) and error.code == 128 + number)
 
 
@@ -305,14 +306,14 @@ def _handle(note: Callable[[int, FrameType | None], None]) -> dict[int, object]:
     before: dict[int, object] = {}
     for number in _SIGNALS:
         handler = signal.getsignal(number)
-        # nohup and background jobs of a shell ignore signals, and so do we, except SIGTERM.
+        # nohup and background jobs of a shell ignore signals, and so does verl-npu, except SIGTERM.
         if handler != signal.SIG_IGN or number == signal.SIGTERM:
             before[number] = signal.signal(number, note)
     return before
 
 
 class Interruptions:
-    """A context in which signals are only recorded. When the context ends, the earlier handlers are restored."""
+    """Context manager that only records signals. When the `with` block ends, the earlier handlers are restored."""
 
     def __init__(self) -> None:
         self._came: list[int] = []
@@ -334,9 +335,8 @@ class Interruptions:
 
     @property
     def impatient(self) -> bool:
-        """Return whether another signal has been received after the last signal that was raised. If so, the caller
-        must
-        stop waiting."""
+        """Return whether another signal has been received since `check` last raised Interrupted. If so, the caller
+        must stop waiting."""
         return len(self._came) > self._seen
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Registers the translations of this distribution. Modules that print translated texts import this module."""
+"""Registers the translations of this distribution. Modules that print translated text import this module."""
 
 from __future__ import annotations
 

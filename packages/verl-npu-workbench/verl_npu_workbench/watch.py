@@ -1,12 +1,12 @@
-"""A running training: where its time goes, its curves, and what is odd about it.
+"""A training run in progress: where its time goes, its curves, and its anomalies.
 
 The phases of a step are those of verl's timers that do not overlap. Their names are the names that verl's trainers
 give to `marked_timer` at all pins. Nested timers are left out: the parts of `gen` that vLLM's wrapper and the agent
 loop report, and every name with a slash.
 
-Oddities are found by rules over the steps. An oddity is a hint to look closer, not a verdict on the training. The
+Anomalies are found by rules over the steps. An anomaly is a hint to look closer, not a verdict on the training. The
 limits for the rollout's probabilities come from verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 suggests a
-precision issue. The other limits are our own.
+precision issue. The other limits were chosen for verl-npu.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ _ROUNDING = 1.01
 
 
 def split(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase of a step, the longest phase first, and the rest last.
+    """Return the seconds of each phase of a step, the longest phase first, followed by the remaining time that belongs
+    to no phase.
 
-    There is no rest if the phases take longer than the step, because asynchronous trainers run some of them in
-    parallel.
+    There is no remaining time if the phases take longer than the step, because asynchronous trainers run some phases
+    in parallel.
     """
     phases = {
         name.removeprefix(_PREFIX): seconds
@@ -82,9 +83,11 @@ SLOW = 2.0
 """A step is slow above this multiple of the median duration."""
 DRIFT_NORMAL, DRIFT_ISSUE, DRIFT_GROWTH = 0.005, 0.01, 2.0
 FEW, BEFORE = 5, 20
-"""The fewest steps from which a median is computed, and the most earlier steps that are used for one."""
+"""The smallest number of steps that a median is computed from, and the largest number of earlier steps that are used
+for a median."""
 LEARNED = 0.8
-"""If the mean reward is above this fraction of the best answer's, the task is learned, and low entropy is expected."""
+"""If the mean reward is above this fraction of the best response's reward, the task is learned, and low entropy is
+expected."""
 LEAK_SHARE, LEAK_STEPS = 0.05, 0.7
 """The limits for a memory leak on a host: the growth as a fraction of the initial memory, and the fraction of the
 steps at which memory grew."""
@@ -92,11 +95,11 @@ SLOWER = 1.5
 """The rollout is slower above this multiple of its initial time per token."""
 MISMATCH_ISSUE, MISMATCH_GROWTH = 0.01, 3.0
 CUT, CUT_MORE = 0.25, 2.0
-"""Two limits for answers that are cut off: their fraction, and a multiple of their initial fraction."""
+"""Two limits for responses that are cut off: their fraction, and a multiple of their initial fraction."""
 
 
 class Kind(Enum):
-    """The kinds of oddities, by their codes."""
+    """The kinds of anomalies, by code."""
 
     NOT_FINITE = "not-a-number"
     ENTROPY = "entropy-collapse"
@@ -132,17 +135,17 @@ ABOUT: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """One oddity in a training, such as a gradient norm that jumps."""
+    """One anomaly in a training run, such as a jump of the gradient norm."""
 
     kind: Kind
     step: int
-    """The first step at which it is visible."""
+    """The first step that shows the anomaly."""
     text: str
     """The observation, as a sentence without a full stop."""
 
 
 def oddities(log: TrainingLog) -> list[Oddity]:
-    """Return all oddities, ordered by the step that first shows each."""
+    """Return all anomalies, ordered by the first step that shows each anomaly."""
     return sorted((odd for rule in _RULES for odd in rule(log)), key=lambda odd: odd.step)
 
 
@@ -291,11 +294,10 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
 
 
 def _first_and_last(log: TrainingLog, metric: Metric) -> tuple[float, float, int] | None:
-    """Return three numbers: the median over the first steps, the median over the last steps, and the number of the
-    first of these last steps.
+    """Return three numbers, or None if there are too few steps: the median over the first steps, the median over the
+    last steps, and the number of the first of these last steps.
 
-    Return None if there are too few steps. The first step of the training is left out, because it includes compilation
-    and warm-up.
+    The first step of the training is omitted, because it includes compilation and warm-up.
     """
     values = _finite(metric.of(log))
     rows = [*values.items()][1:]
@@ -395,7 +397,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A snapshot of a training."""
+    """A snapshot of the state of a training run."""
 
     log: TrainingLog
     step: int
@@ -420,7 +422,7 @@ class State:
 
 
 def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
-    """Return the snapshot of a training from its log. Return None if the log has no step yet."""
+    """Return a snapshot of a training run from its log, or None if the log contains no step yet."""
     if not log.steps:
         return None
     seconds, tokens = STEP_SECONDS.of(log).get(log.last), TOKENS.of(log).get(log.last)
@@ -443,7 +445,7 @@ def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
 
 
 def content(state: State) -> dict[str, object]:
-    """Return a state as JSON content."""
+    """Return a state as a JSON-serializable object."""
     ending = state.ending
     return {
         "source": state.log.source,

@@ -49,7 +49,7 @@ def test_what_belongs_to_somebody_else_is_refused(library: Path, which: str) -> 
 @pytest.mark.parametrize("which", ["file", "folder"])
 def test_what_everybody_may_write_to_is_refused(library: Path, which: str) -> None:
     (library if which == "file" else library.parent).chmod(0o777)
-    with pytest.raises(BuildError, match="everybody may write"):
+    with pytest.raises(BuildError, match="everybody can write to"):
         cache.check_owner(library)
 
 
@@ -65,7 +65,7 @@ def shared_group(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
 def test_what_a_group_may_write_to_is_refused(library: Path, which: str) -> None:
     path = library if which == "file" else library.parent
     path.chmod(0o775)
-    with pytest.raises(BuildError, match=rf"group \d+ may write.*chmod g-w {path}"):
+    with pytest.raises(BuildError, match=rf"group \d+ can write to.*chmod g-w {path}"):
         cache.check_owner(library)
 
 

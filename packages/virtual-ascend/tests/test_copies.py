@@ -165,5 +165,6 @@ def test_another_word_is_refused_with_what_was_expected() -> None:
     with pytest.raises(SettingError) as error:
         Settings.read({"VIRTUAL_ASCEND": "1", "VIRTUAL_ASCEND_COPIES": "late"})
     assert str(error.value) == (
-        "VIRTUAL_ASCEND_COPIES='late': expected immediate or delayed; found 'late'; correct it or leave it out"
+        "VIRTUAL_ASCEND_COPIES='late': expected immediate or delayed; found 'late'; correct the value, or unset the "
+        "variable"
     )

@@ -29,13 +29,13 @@ def test_anything_else_is_refused_with_what_was_expected(value: str) -> None:
         Settings.read({"VIRTUAL_ASCEND": value})
     assert str(error.value) == (
         f"VIRTUAL_ASCEND={value!r}: expected a whole number of NPUs from 0 to 64; found {value!r}; "
-        "correct it or leave it out"
+        "correct the value, or unset the variable"
     )
 
 
 @pytest.mark.parametrize("environ", [{}, {"VIRTUAL_ASCEND": ""}, {"VIRTUAL_ASCEND": "0"}])
 def test_zero_npus_are_refused(environ: dict[str, str]) -> None:
-    with pytest.raises(SettingError, match="found no number of NPUs; set VIRTUAL_ASCEND=2"):
+    with pytest.raises(SettingError, match="found no request for virtual NPUs; set VIRTUAL_ASCEND=2"):
         Settings.read(environ)
 
 
@@ -67,7 +67,7 @@ def test_another_memory_is_refused_with_what_was_expected(value: str) -> None:
         Settings.read({"VIRTUAL_ASCEND": "1", "VIRTUAL_ASCEND_MEMORY": value})
     assert str(error.value) == (
         f"VIRTUAL_ASCEND_MEMORY={value!r}: expected a number of GiB above 0; found {value!r}; "
-        "correct it or leave it out"
+        "correct the value, or unset the variable"
     )
 
 

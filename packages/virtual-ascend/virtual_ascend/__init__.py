@@ -1,13 +1,13 @@
-"""The virtual Ascend: a PyTorch device called `npu` that computes on the CPU and speaks `hccl` over loopback.
+"""Virtual NPUs: a PyTorch device called `npu` that computes on the CPU and speaks `hccl` over loopback.
 
-It is off unless `VIRTUAL_ASCEND=<number of NPUs>` is set. Everything it computes is simulated: it shows whether a
-program runs on the `npu` device, but not the numerical results, the HCCL, or the speed of a real NPU. Programs can
-check `torch_npu.__simulated__`.
+The device is off unless `VIRTUAL_ASCEND=<number of NPUs>` is set. Everything that it computes is simulated: it shows
+whether a program runs on the `npu` device, but not the numerical results, the HCCL, or the speed of a real NPU.
+Programs can check `torch_npu.__simulated__`.
 
 The public API consists of the functions here, `virtual_ascend.ledger`, `virtual_ascend.testing`,
 `virtual_ascend.errors`, and the variables in `virtual_ascend.variables`. A package that must run code when virtual
-NPUs are loaded registers a function without arguments under the entry point group `virtual_ascend.extensions`. The
-virtual Ascend calls it once in each process with virtual NPUs, before `import torch` returns.
+NPUs are loaded registers a function without arguments under the entry point group `virtual_ascend.extensions`.
+virtual-ascend calls the function once in each process with virtual NPUs, before `import torch` returns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def requested(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def configured_npus(environ: Mapping[str, str] | None = None) -> int:
-    """Return the number of NPUs that this machine pretends to have. It is 0 if no virtual NPUs are requested.
+    """Return the number of virtual NPUs on this machine, or 0 if no virtual NPUs are requested.
 
     Raises:
         SettingError: `VIRTUAL_ASCEND` is not a number of NPUs.
@@ -67,13 +67,13 @@ def is_loaded() -> bool:
 
 
 def description() -> str:
-    """Describe what is simulated in this process, so that a program can print it. Return "" if nothing is
+    """Return a printable description of what is simulated in this process, or an empty string if nothing is
     simulated."""
     return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
 
 
 def has_own_torch_npu() -> bool:
-    """Return whether this process uses the virtual Ascend's own torch_npu instead of an installed wheel."""
+    """Return whether this process uses virtual-ascend's own torch_npu instead of an installed wheel."""
     from .device import extension
 
     return extension.is_loaded()
@@ -82,13 +82,14 @@ def has_own_torch_npu() -> bool:
 def expose() -> None:
     """Make `torch_npu` importable without importing torch.
 
-    If a wheel of torch_npu is installed, it will find a stub CANN. If no wheel is installed, or if our own torch_npu
-    is requested, our packages `torch_npu` and `acl` are put on `sys.path`.
+    If a torch_npu wheel is installed, its import is prepared to find a stub CANN. If no wheel is installed, or if
+    virtual-ascend's own torch_npu is requested, virtual-ascend's packages `torch_npu` and `acl` are added to
+    `sys.path`.
 
     Raises:
-        RealAscendError: this machine has a CANN, or a wheel's torch_npu is already imported although ours is
-        requested.
-        SettingError: a variable of the virtual Ascend has an invalid value.
+        RealAscendError: CANN is installed on this machine, or a wheel's torch_npu is already imported although
+            virtual-ascend's own torch_npu is requested.
+        SettingError: an environment variable of virtual-ascend has an invalid value.
     """
     from . import activation
 
@@ -100,7 +101,7 @@ def load() -> None:
     nothing.
 
     Raises:
-        VirtualAscendError: a subclass of it says what is missing, or which variable is invalid.
+        VirtualAscendError: something is missing, or an environment variable is invalid. The subclass shows the cause.
     """
     from . import activation
 

@@ -1,4 +1,4 @@
-"""Starts the virtual Ascend in a process that requests it.
+"""Starts virtual-ascend in a process that requests virtual NPUs.
 
 If VIRTUAL_ASCEND is set, `virtual_ascend.pth` and `virtual_ascend_entry` import this module as Python starts. Waiting
 for torch would be too late: torch imports the entry points of installed packages in no fixed order, and a torch_npu
@@ -22,8 +22,8 @@ _finished = False
 
 
 def autoload() -> None:
-    """Load the virtual Ascend. If that fails, warn about the reason instead of raising an error, because no error may
-    escape at the end of `import torch`."""
+    """Load virtual-ascend. If loading fails, issue a warning instead of raising an error, because no error may escape
+    at the end of `import torch`."""
     from .reporting import warn
 
     if not variables.asked_for():
@@ -33,7 +33,7 @@ def autoload() -> None:
     except VirtualAscendError as error:
         warn(f"{error}; this process has no virtual NPUs")
     except Exception as error:
-        # An error of ours must neither break `import torch` nor leave a torch_npu that cannot be imported.
+        # An error in virtual-ascend must neither break `import torch` nor leave a torch_npu that cannot be imported.
         from virtual_ascend_entry import damage
 
         from . import exposure
@@ -67,7 +67,7 @@ def expose() -> None:
 
 
 def load() -> None:
-    """Load the virtual Ascend. Repeated calls do nothing. Raises the same errors as `virtual_ascend.load`."""
+    """Load virtual-ascend. Repeated calls do nothing. Raises the same errors as `virtual_ascend.load`."""
     from . import choice, loading
     from .real import loading as real
 
@@ -77,7 +77,7 @@ def load() -> None:
 
 
 def _finish() -> None:
-    """Call the extensions. Do this after virtual NPUs are loaded."""
+    """Call the extensions, after virtual NPUs are loaded."""
     global _finished
     if _finished or not is_loaded():
         return
@@ -92,12 +92,12 @@ def _finish() -> None:
         try:
             extension.load()()
         except Exception as error:
-            # The error is another package's, and the virtual NPUs are up.
+            # The error is from another package, and the virtual NPUs are loaded.
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             warn(f"{extension.value}, which {extension.name} adds to virtual NPUs, is missing in this process: {said}")
 
 
-# Python itself must start. `autoload` runs into the same error and reports it.
+# Python itself must start. `autoload` gets the same error and reports it.
 if variables.asked_for():
     with contextlib.suppress(VirtualAscendError):
         expose()

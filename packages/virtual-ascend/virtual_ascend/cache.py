@@ -49,7 +49,7 @@ def publish(built: Path, library: Path) -> None:
 
 
 def put(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file so that no process ever sees an incomplete one, even if many processes write it at the same
+    """Write a file so that no process ever sees an incomplete file, even if many processes write the file at the same
     time."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -70,7 +70,7 @@ def writing(subject: str) -> Iterator[None]:
             subject=subject,
             expected="a writable folder with free space",
             found=str(error),
-            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile once as a user who may write to this folder",
+            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile once as a user who can write to this folder",
         ) from error
 
 
@@ -80,12 +80,12 @@ def unloadable(path: Path, found: str) -> BuildError:
         subject=f"the compiled library {path}",
         expected="a library that this process can load",
         found=found,
-        fix="delete the file; the next start of a program compiles the library again",
+        fix="delete the file; the library is compiled again when a program next starts",
     )
 
 
 def check_owner(path: Path) -> None:
-    """Raise BuildError if anybody except this user and root could have written this file or its folder."""
+    """Raise BuildError if a user other than this user and root could have written this file or its folder."""
     for each in (path, path.parent):
         found = each.stat()
         # In a folder with the sticky bit, nobody can replace another user's file.
@@ -93,26 +93,26 @@ def check_owner(path: Path) -> None:
         if found.st_uid not in (0, os.geteuid()):
             raise _planted(each, f"a file or folder of user {found.st_uid}", _REPLACE_HINT)
         if found.st_mode & stat.S_IWOTH and not kept:
-            raise _planted(each, "a file or folder to which everybody may write", _REPLACE_HINT)
+            raise _planted(each, "a file or folder that everybody can write to", _REPLACE_HINT)
         if found.st_mode & stat.S_IWGRP and not kept and not _is_private(found.st_gid):
             fix = f"run chmod g-w {each} if you trust the group's members; otherwise {_REPLACE_HINT}"
-            raise _planted(each, f"a file or folder to which the group {found.st_gid} may write", fix)
+            raise _planted(each, f"a file or folder that the group {found.st_gid} can write to", fix)
 
 
 def _is_private(group: int) -> bool:
-    """Return whether this user is the only member of a group. Many systems make such a group for each user."""
+    """Return whether this user is the only member of a group. Many systems create such a group for each user."""
     user = os.geteuid()
     try:
         name, entry = pwd.getpwuid(user).pw_name, grp.getgrgid(group)
     except KeyError:
-        # A container's user may be missing from its tables. Nobody else is in the group of the same number.
+        # A container's user may be missing from its tables. Nobody else is in the group with the same number.
         return group == user
     return entry.gr_name == name and set(entry.gr_mem) <= {name}
 
 
 @contextmanager
 def work_folder(parent: Path) -> Iterator[Path]:
-    """Make a new folder to build in, and remove the folders that killed builds left beside it.
+    """Create a new folder for a build, and remove the folders that killed builds left beside it.
 
     The caller must hold a lock. Otherwise, another process that builds in `parent` could lose its folder.
     """
@@ -134,7 +134,7 @@ def _note(library: Path) -> Path:
 def _planted(path: Path, found: str, fix: str) -> BuildError:
     return BuildError(
         subject=f"the compiled library {path}",
-        expected="a file to which only this user or root can write",
+        expected="a file that only this user or root can write to",
         found=found,
         fix=fix,
     )

@@ -1,8 +1,8 @@
-"""Stands in for the library that vllm-ascend compiles against CANN.
+"""Replaces the library that vllm-ascend compiles against CANN.
 
-That library has two parts. The first is the allocator for sleep mode, which the virtual device has, too
-(device/csrc/pool.cpp). The second is a set of operators. Those that vllm-ascend's experts need are in
-operators/of_vllm_ascend.py. vllm-ascend works without the others, as it does in builds that leave them out.
+That library has two parts. The first is the allocator for sleep mode, which the virtual device also has
+(device/csrc/pool.cpp). The second is a set of operators. The operators that vllm-ascend's experts need are in
+operators/of_vllm_ascend.py. vllm-ascend works without the other operators, as it does in builds that omit them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _ASKS = "vllm_ascend.ops.layernorm"
 
 
 def stand_in() -> None:
-    """Make this process import the virtual Ascend's allocator in place of vllm-ascend's library."""
+    """Make this process import virtual-ascend's allocator instead of vllm-ascend's compiled library."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
         imports.after(_ASKS, _ask_for_operators)
 
 
 def _ask_for_operators(module: ModuleType) -> None:
-    # vllm-ascend asks at the first call of a layer, and keeps the answer. If Dynamo traces that call, it refuses the
-    # failing import.
+    # vllm-ascend checks this at the first call of a layer, and keeps the result. If Dynamo traces that call, it
+    # rejects the failing import.
     ask = getattr(module, "enable_custom_op", None)
     if ask is not None:
         ask()

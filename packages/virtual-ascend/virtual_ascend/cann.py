@@ -60,9 +60,10 @@ _PARTS = ("runtime", "compiler", "opp")
 
 
 def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, driver_version: str) -> None:
-    """Put `npu-smi` on PATH, and set ASCEND_HOME_PATH and ASCEND_OPP_PATH, for this process and its children.
+    """Put a stand-in for `npu-smi` on PATH, and set ASCEND_HOME_PATH and ASCEND_OPP_PATH to a stand-in for CANN's
+    folder, for this process and its children.
 
-    If there is a real `npu-smi` or CANN folder, it is left unchanged.
+    If `npu-smi` or a CANN folder already exists, it is left unchanged, and its stand-in is not installed.
 
     Raises:
         BuildError: the stand-ins cannot be written to the cache.
@@ -100,7 +101,7 @@ def _install(cache: Path, environ: MutableMapping[str, str], cann_version: str, 
 
 
 def _writable(cache: Path) -> Path:
-    """Return the cache folder. If it is read-only, return a folder of this user."""
+    """Return the cache folder or, if it is read-only, a folder of this user."""
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     if os.access(existing, os.W_OK):
         return cache

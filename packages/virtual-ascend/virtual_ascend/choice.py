@@ -1,4 +1,4 @@
-"""Chooses the torch_npu that virtual NPUs use: an installed wheel, or our own."""
+"""Chooses the torch_npu that virtual NPUs use: an installed wheel, or virtual-ascend's own torch_npu."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def is_real(settings: Settings) -> bool:
 
 
 def wheel() -> Path | None:
-    """Return the folder of the installed torch_npu without importing it, or None if there is none."""
+    """Return the folder of the installed torch_npu without importing it, or None if no torch_npu wheel is
+    installed."""
     spec = exposure.installed()
     if spec is None or spec.origin is None:
         return None

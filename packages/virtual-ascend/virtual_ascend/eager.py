@@ -1,4 +1,5 @@
-"""torch.compile on virtual NPUs: Inductor has no code generator for them, so compiled functions run eagerly."""
+"""torch.compile on virtual NPUs: Inductor has no code generator for virtual NPUs, so compiled functions run
+eagerly."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _installed = False
 
 
 def install() -> None:
-    """Make torch.compile with the backend Inductor return its argument unchanged. Repeated calls do nothing.
+    """Make torch.compile with the Inductor backend return its argument unchanged. Repeated calls do nothing.
 
     This applies to the whole process, including tensors on the CPU, because the device is known only when the compiled
     function is called.

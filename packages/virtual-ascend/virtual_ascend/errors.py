@@ -1,4 +1,4 @@
-"""The errors of the virtual Ascend, under one root.
+"""The errors of virtual-ascend, which all derive from one class.
 
 An error names its subject, what was expected, what was found, and how to fix it. Without `expected`, `found` is a
 plain sentence about the subject.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class VirtualAscendError(RuntimeError):
-    """The base class of all errors of the virtual Ascend. The message is one line."""
+    """The base class of all virtual-ascend errors. The message is one line."""
 
     def __init__(self, *, subject: str, found: str, fix: str, expected: str = "") -> None:
         self.subject = subject
@@ -36,7 +36,7 @@ class SettingError(VirtualAscendError):
 
 
 class RealAscendError(VirtualAscendError):
-    """This environment has a real torch_npu or CANN, and the virtual Ascend does not load beside one."""
+    """This environment has a real torch_npu or CANN, and virtual-ascend cannot be loaded alongside it."""
 
 
 class BuildError(VirtualAscendError):
@@ -44,4 +44,4 @@ class BuildError(VirtualAscendError):
 
 
 class TorchError(VirtualAscendError):
-    """The torch of this process has no virtual device, or cannot have one."""
+    """The torch version in this process does not have a virtual device, or does not support a virtual device."""

@@ -1,4 +1,5 @@
-"""Makes our `torch_npu` and CANN's `acl` importable by adding folders to `sys.path`, as if they were installed."""
+"""Makes virtual-ascend's own `torch_npu` and CANN's `acl` importable by adding folders to `sys.path`, as if they were
+installed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ CANN_SITE = Path(__file__).parent / "site_cann"
 
 
 def expose(*, first: bool = False) -> None:
-    """Put `site/` on `sys.path`. Repeated calls do nothing. With `first`, it hides an installed torch_npu.
+    """Put `site/` on `sys.path`. Repeated calls do nothing. If `first` is set, `site/` hides an installed torch_npu.
 
     Raises:
         RealAscendError: another torch_npu is already imported, or one is installed and `first` is not set.
@@ -28,10 +29,10 @@ def expose(*, first: bool = False) -> None:
     if found is not None:
         name = variables.NPUS.name
         raise RealAscendError(
-            subject=f"the virtual NPUs for which {name} asks",
+            subject=f"the virtual NPUs that {name} requests",
             expected="an environment without a real torch_npu",
             found=f"a real torch_npu in {found}",
-            fix=f"unset {name} to use the real NPUs, or choose an environment without torch_npu",
+            fix=f"unset {name} to use the real NPUs, or use an environment without torch_npu",
         )
     if folder not in sys.path:
         sys.path.insert(0 if first else len(sys.path), folder)
@@ -56,8 +57,9 @@ def withdraw() -> None:
 
 
 def installed() -> ModuleSpec | None:
-    """Return the spec of an installed torch_npu that is not ours, or None if there is none."""
-    # PathFinder and not find_spec: that would ask the other finders on sys.meta_path, too.
+    """Return the import spec of an installed torch_npu other than virtual-ascend's own, or None if there is no such
+    torch_npu."""
+    # PathFinder and not find_spec, which would also call the other finders on sys.meta_path.
     return PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != str(SITE)])
 
 

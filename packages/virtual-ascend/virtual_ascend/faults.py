@@ -1,14 +1,12 @@
-"""Failures that the user requests in `VIRTUAL_ASCEND_FAULTS`, separated by commas, and the code that makes them
-happen.
+"""Failures that the user requests in `VIRTUAL_ASCEND_FAULTS`, separated by commas, and the code that causes them.
 
 Each has the form `KIND:KEY=VALUE:...`:
 
-    die:collective=3:rank=1        rank 1 is killed as it starts its third collective
-    slow:seconds=0.2               every collective takes 0.2 s longer
-    slow:bandwidth=25              the tensors of a rank's collectives move at 25 GB/s at most, one after another
-    oom:allocation=100:rank=0      rank 0's hundredth allocation runs out of memory
-    oom:above=1.5                  every allocation above 1.5 GiB runs out of memory
-    fail:operator=npu_rms_norm:call=2   the second call of torch_npu.npu_rms_norm fails (without `call`: every one)
+    die:collective=3:rank=1        rank 1 is killed as it starts its third collective slow:seconds=0.2
+    every collective takes 0.2 s longer slow:bandwidth=25              the tensors of a rank's collectives move at 25
+    GB/s at most, one after another oom:allocation=100:rank=0      rank 0's hundredth allocation runs out of memory
+    oom:above=1.5                  every allocation above 1.5 GiB runs out of memory fail:operator=npu_rms_norm:call=2
+    the second call of torch_npu.npu_rms_norm fails (without `call`: every one)
 
 Every kind takes `rank`. Without it, the fault applies to all ranks. Each process has its own counters, which start at
 1.
@@ -94,7 +92,7 @@ _KEYS: dict[str, Callable[[str], object]] = {
 }
 
 
-# For each kind, the keys of which exactly one is needed, and the optional keys.
+# For each kind, the keys (exactly one of them is required), and the optional keys.
 _TAKES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Kind.DIE: (("collective",), ("rank",)),
     Kind.SLOW: (("seconds", "bandwidth"), ("rank",)),
@@ -155,8 +153,8 @@ T = TypeVar("T")
 
 
 class Device(Protocol):
-    """The part that causes faults below the operators: our compiled device, or the stub CANN under a real
-    torch_npu."""
+    """The layer below the operators that causes faults: virtual-ascend's compiled device, or the stub CANN under a
+    real torch_npu."""
 
     def die_at_collective(self, collective: int, rank: int) -> None: ...
     def slow_collectives(self, seconds: float, rank: int) -> None: ...
@@ -166,8 +164,8 @@ class Device(Protocol):
 
 
 def install(device: Device, faults: Iterable[Fault]) -> None:
-    """Tell the device which faults it must cause. Failures of operators are caused elsewhere: by `wrap`, or under a
-    real torch_npu by its compute module."""
+    """Tell the device which faults to cause. Failures of operators are caused elsewhere: by `wrap` or, with a real
+    torch_npu, by the compute module."""
     for fault in faults:
         rank = _rank_of(fault)
         if fault.collective is not None:
@@ -183,8 +181,8 @@ def install(device: Device, faults: Iterable[Fault]) -> None:
 
 
 def failing(faults: Iterable[Fault]) -> list[tuple[str, int, int]]:
-    """Return the operators that must fail, each with the number of the failing call (0: every call) and the rank (-1:
-    every rank)."""
+    """Return the operators that must fail. Each item also contains the number of the call that fails (0 for every
+    call) and the rank (-1 for every rank)."""
     return [(fault.operator, fault.call or 0, _rank_of(fault)) for fault in faults if fault.operator is not None]
 
 
@@ -198,7 +196,7 @@ def check_operators(faults: Iterable[Fault], operators: Collection[str], owner: 
         if fault.operator is not None and fault.operator not in operators:
             raise SettingError(
                 subject=f"{FAULTS.name}: operator={fault.operator}",
-                found=f"{owner} has no operator of this name",
+                found=f"{owner} has no operator with this name",
                 fix="correct the name" + _alike(fault.operator, operators),
             )
 
@@ -215,13 +213,13 @@ def _rank_of(fault: Fault) -> int:
 def wrap(
     operators: dict[str, Callable[..., T]], faults: Iterable[Fault], rank: Callable[[], int]
 ) -> dict[str, Callable[..., T]]:
-    """Return the operators as functions. An operator that must fail is wrapped in a function that fails.
+    """Return the operators as functions. Each operator that a fault selects is replaced by a function that fails.
 
     Raises:
-        SettingError: a fault names an operator that the virtual Ascend does not have.
+        SettingError: a fault names an operator that virtual-ascend does not have.
     """
     faults = tuple(faults)
-    check_operators(faults, operators, "the virtual Ascend")
+    check_operators(faults, operators, "virtual-ascend")
     wrapped = dict(operators)
     for fault in faults:
         if fault.operator is None:

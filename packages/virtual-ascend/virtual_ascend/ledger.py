@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 
 class Work(NamedTuple):
-    """All calls of one operator."""
+    """The number of calls and the total cost of one operator."""
 
     name: str
     calls: int
@@ -53,7 +53,7 @@ class Work(NamedTuple):
 
 
 class Message(NamedTuple):
-    """All messages of one kind in groups of one size."""
+    """The number and the total size of all messages of one kind in groups of one size."""
 
     name: str
     group_size: int
@@ -62,9 +62,10 @@ class Message(NamedTuple):
 
 
 def start(flops: float, bytes: float) -> None:
-    """Start the ledger. `flops` and `bytes` are what an NPU can do in a second.
+    """Start the ledger. `flops` and `bytes` are an NPU's peak operations per second and bytes per second.
 
-    If tensors can be phantoms, large host tensors are also phantoms from now on, and the ledger counts them, too.
+    If phantom tensors are enabled, large host tensors also become phantoms after this call, and the ledger counts
+    them.
     """
     extension().start_ledger(flops, bytes)
 
@@ -80,7 +81,7 @@ def blocks() -> list[Block]:
 
 
 def mark(data: int, holder: int) -> None:
-    """Set the holder of the block at an address."""
+    """Record the holder (csrc/ledger.h) of the memory block at the address `data`."""
     extension().mark_in_ledger(data, holder)
 
 
@@ -101,6 +102,6 @@ def groups() -> int:
 
 
 def phantom_bytes() -> int:
-    """Return the size in bytes from which a tensor is a phantom. A phantom is counted but not computed. The size is 0
-    if phantoms are off."""
+    """Return the minimum size in bytes of a phantom tensor, or 0 if phantoms are disabled. The ledger counts the
+    memory and work of phantom tensors, but they have no values."""
     return extension().phantom() if is_loaded() else 0

@@ -1,4 +1,4 @@
-"""Loads the virtual Ascend in one process, in the same order as torch_npu."""
+"""Loads virtual-ascend in one process, in the same order as torch_npu."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .variables import HCCL_LIBRARY, HOME, OPERATORS
 _lock = threading.RLock()
 _loading = False
 _failure: Exception | None = None
-# The variables that the virtual Ascend sets for this process and its children.
+# The variables that virtual-ascend sets for this process and its children.
 _SET = ("PATH", HOME, OPERATORS, HCCL_LIBRARY)
 
 
 def load() -> None:
-    """Load the virtual Ascend. Repeated calls do nothing. torch_npu imports this package while it is loading; such a
-    nested call returns at once.
+    """Load virtual-ascend. Repeated calls do nothing. torch_npu imports this package while it is being loaded, and
+    such a nested call returns immediately.
 
     Either everything or nothing is loaded. After a failure, `torch_npu` cannot be imported, and each further call
     raises the same error.
 
     Raises:
-        VirtualAscendError: a subclass of it says what is missing.
-        SettingError: a variable of the virtual Ascend has an invalid value.
+        VirtualAscendError: something is missing. The subclass shows what is missing.
+        SettingError: an environment variable of virtual-ascend has an invalid value.
     """
     global _failure, _loading
     with _lock:
@@ -113,7 +113,7 @@ def _register(torch: ModuleType) -> None:
 def _check_torch(torch: ModuleType) -> None:
     name = variables.NPUS.name
     if sys.platform != "linux":
-        raise TorchError(subject="the virtual Ascend", expected="Linux", found=sys.platform, fix=f"unset {name}")
+        raise TorchError(subject="virtual-ascend", expected="Linux", found=sys.platform, fix=f"unset {name}")
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", "npu"):
         raise TorchError(
@@ -125,5 +125,5 @@ def _check_torch(torch: ModuleType) -> None:
         raise TorchError(
             subject="torch.npu",
             found="another package has already registered the device npu",
-            fix=f"unset {name}",
+            fix=f"unset {name}, or uninstall that package",
         )

@@ -1,6 +1,6 @@
-"""The public names of the torch_npu that the virtual Ascend pretends to be.
+"""The public names of the torch_npu version that virtual-ascend emulates.
 
-scripts/record_names.py makes names.json from the wheels.
+scripts/record_names.py creates names.json from the wheels.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def _recorded() -> dict[str, dict[str, str]]:
 
 
 def release(version: str) -> Version:
-    """Return the release that a version belongs to. Release candidates and builds count as the release, but
-    post-releases do not."""
+    """Return the release that a version belongs to. Release candidates and builds are treated as the release, but
+    post-releases are not."""
     read = Version(version)
     return Version(read.base_version if read.post is None else f"{read.base_version}.post{read.post}")
 
@@ -32,7 +32,7 @@ def outside(module: str, version: str) -> list[str]:
 
 
 def of_module(module: str, version: str) -> list[str]:
-    """Return the names of a module in a version. If the version is older than all recorded ones, use the oldest
+    """Return the names of a module in a version. If the version is older than all recorded versions, use the oldest
     recorded version."""
     # The versions in which a name appeared, disappeared, appeared again ...
     changes = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}

@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Ask for virtual NPUs before anything imports torch, in this process and its children."""
+    """Request virtual NPUs for this process and its children before anything imports torch."""
     npus = early_config.known_args_namespace.npus
     if npus is None:
         return
@@ -37,6 +37,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say in pytest's header that the NPUs are virtual."""
+    """Show in pytest's header that the NPUs are virtual."""
     npus = config.getoption("npus")
     return f"NPUs: {npus} virtual (SIMULATED)" if npus else None

@@ -1,4 +1,4 @@
-"""The settings of the virtual Ascend, read from environment variables.
+"""The settings of virtual-ascend, read from environment variables.
 
 This module imports only the standard library, because the settings are read at the end of every `import torch`.
 """
@@ -16,7 +16,7 @@ from .faults import Fault, parse
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one process."""
+    """The virtual-ascend settings of one process."""
 
     devices: int
     cache: Path
@@ -26,7 +26,7 @@ class Settings:
     memory: float
     """The memory of one NPU, in GiB."""
     phantom: float
-    """The size in MiB from which on a tensor is a phantom. It is 0 if phantoms are off."""
+    """The minimum size of a phantom tensor, in MiB, or 0 if phantoms are disabled."""
     torch_npu: str
     """The torch_npu that virtual NPUs use: "real", "ours", or "auto"."""
     delayed_copies: bool
@@ -63,8 +63,8 @@ def _devices(environ: Mapping[str, str] | None) -> int:
         name = variables.NPUS.name
         raise SettingError(
             subject=name,
-            expected="a number of virtual NPUs, because this torch_npu belongs to the virtual Ascend",
-            found="no number of NPUs",
+            expected="the number of virtual NPUs, because this torch_npu is part of virtual-ascend",
+            found="no request for virtual NPUs",
             fix=f"set {name}=2",
         )
     return devices

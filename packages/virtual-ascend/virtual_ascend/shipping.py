@@ -1,4 +1,4 @@
-"""`python -m virtual_ascend.shipping` puts the compiled device for the installed torch into this package.
+"""`python -m virtual_ascend.shipping` copies the compiled device for the installed torch version into this package.
 
 A wheel built from this tree (`python -m build --wheel`) then contains the device. Machines with the same torch,
 Python, and architecture need no compiler; all others compile as before.
@@ -17,7 +17,8 @@ from .variables import cache_folder
 
 
 def ship(torch_version: str, cache: Path) -> list[Path]:
-    """Copy the device for this torch, and libhccl.so, into the package, and return their paths.
+    """Copy the compiled device extension for this torch version and libhccl.so into the package, and return their
+    paths.
 
     Libraries that are not in the cache are compiled.
 
@@ -36,7 +37,7 @@ def _copy(compiled: Path) -> Path:
 
 
 def main() -> None:
-    """Ship the libraries for the torch of this environment, and print their paths."""
+    """Copy the libraries for this environment's torch version into the package, and print their paths."""
     import torch
 
     try:

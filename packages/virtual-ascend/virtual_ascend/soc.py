@@ -1,4 +1,4 @@
-"""The chip that the virtual Ascend pretends to be: an Ascend 910B. Most training programs run on this chip."""
+"""The chip that virtual-ascend emulates: an Ascend 910B. Most training programs run on this chip."""
 
 from __future__ import annotations
 

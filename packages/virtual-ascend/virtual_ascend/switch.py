@@ -1,9 +1,9 @@
-"""Changes TORCH_DEVICE_BACKEND_AUTOLOAD in the same way as the import of torch_npu, which depends on torch_npu's
+"""Changes TORCH_DEVICE_BACKEND_AUTOLOAD in the same way as an import of torch_npu. The behavior depends on torch_npu's
 version.
 
 torch_npu sets the variable to 0 before it imports torch, because torch would otherwise import torch_npu again. If
-torch was imported first, torch_npu restores the variable. If torch_npu is imported first, some versions leave it at 0.
-The child processes then start without torch_npu.
+torch was imported first, torch_npu restores the variable. If torch_npu is imported first, some versions leave the
+variable at 0. The child processes then start without torch_npu.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def switch_off() -> str:
 
 
 def switch_back(before: str, torch_was_there: bool) -> None:
-    """Restore TORCH_DEVICE_BACKEND_AUTOLOAD if torch was imported first, or if the torch_npu that ours pretends to be
-    always restores the variable."""
+    """Restore TORCH_DEVICE_BACKEND_AUTOLOAD if torch was imported first, or if the emulated torch_npu version always
+    restores the variable."""
     if torch_was_there or restores(variables.TORCH_NPU_VERSION.text()):
         os.environ[AUTOLOAD] = before
 

@@ -1,6 +1,6 @@
-"""The environment variables of the virtual Ascend, each with its allowed values and its default.
+"""The environment variables of virtual-ascend, each with its allowed values and its default.
 
-This module also names the variables of Ascend's software that the virtual Ascend reads or sets.
+This module also names the variables of Ascend's software that virtual-ascend reads or sets.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
 """The network interfaces over which the ranks of HCCL meet."""
 
 VARIABLES: dict[str, Variable] = {}
-"""All variables by name, in the order in which the documents list them."""
+"""All variables by name, in the order of the documentation."""
 
 
 class Variable:
-    """An environment variable that holds any text."""
+    """An environment variable that accepts any text."""
 
     def __init__(self, name: str, summary: str, *, expected: str, default: str = "") -> None:
         self.name = name
@@ -39,23 +39,24 @@ class Variable:
         VARIABLES[name] = self
 
     def text(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return the variable's value without surrounding spaces. If the value is empty, return the default."""
+        """Return the variable's value without surrounding spaces, or the default if the value is empty."""
         return (os.environ if environ is None else environ).get(self.name, "").strip() or self.default
 
-    def refuse(self, text: str, fix: str = "correct it or leave it out") -> SettingError:
+    def refuse(self, text: str, fix: str = "correct the value, or unset the variable") -> SettingError:
         """Return the error for an invalid value."""
         return SettingError(subject=f"{self.name}={text!r}", expected=self.expected, found=repr(text), fix=fix)
 
 
 class Choice(Variable):
-    """A variable whose value is one of a few words, in upper or lower case."""
+    """A variable whose value is one of a few words, in uppercase or lowercase."""
 
     def __init__(self, name: str, summary: str, words: tuple[str, ...], *, default: str) -> None:
         super().__init__(name, summary, expected=f"{', '.join(words[:-1])} or {words[-1]}", default=default)
         self.words = words
 
     def read(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return the word in lower case. Raise SettingError for any other text."""
+        """Return the variable's value in lowercase. Raise SettingError if the value is not one of the allowed
+        words."""
         text = self.text(environ)
         if text.lower() not in self.words:
             raise self.refuse(text)
@@ -63,12 +64,12 @@ class Choice(Variable):
 
 
 class Number(Variable):
-    """A variable whose value is a number within limits. If `whole` is set, it must be a whole number."""
+    """A variable whose value is a number within limits. If `whole` is set, the number must be a whole number."""
 
     def __init__(
         self, name: str, summary: str, *, unit: str, default: str, least: float, most: float, whole: bool = False
     ) -> None:
-        # The text leaves out limits that only exclude absurd values.
+        # The text omits limits that only exclude absurd values.
         limits = f"from {least:g} to {most:g}" if whole else "above 0" if least else "from 0"
         super().__init__(
             name, summary, expected=f"{'a whole number' if whole else 'a number'} of {unit} {limits}", default=default
@@ -76,13 +77,13 @@ class Number(Variable):
         self.least, self.most, self.whole = least, most, whole
 
     def read(self, environ: Mapping[str, str] | None = None) -> float:
-        """Return the number. Raise SettingError if the text is not a number, or is outside the limits."""
+        """Return the number. Raise SettingError if the value is not a number, or is outside the limits."""
         text = self.text(environ)
         try:
             value = float(int(text)) if self.whole else float(text)
         except ValueError:
             raise self.refuse(text) from None
-        # A comparison with NaN is false, so this refuses NaN too.
+        # A comparison with NaN is false, so this also rejects NaN.
         if not self.least <= value <= self.most:
             raise self.refuse(text)
         return value
@@ -90,7 +91,7 @@ class Number(Variable):
 
 NPUS = Number(
     "VIRTUAL_ASCEND",
-    "how many virtual NPUs this machine has; 0 is none",
+    "the number of virtual NPUs on this machine; 0 means none",
     unit="NPUs",
     default="0",
     least=0,
@@ -107,7 +108,7 @@ MEMORY = Number(
 )
 PHANTOM = Number(
     "VIRTUAL_ASCEND_PHANTOM",
-    "the size from which a virtual NPU's tensor is a phantom, which is counted but not computed; 0 is none",
+    "the minimum size of a phantom, which is a tensor that is counted but not computed; 0 disables phantoms",
     unit="MiB",
     default="0",
     least=0,
@@ -127,7 +128,7 @@ GRAPHS = Choice(
 )
 FAULTS = Variable(
     "VIRTUAL_ASCEND_FAULTS",
-    "failures that the virtual Ascend causes, such as die:collective=3:rank=1; see docs/virtual-npus.md",
+    "failures that virtual-ascend causes, such as die:collective=3:rank=1; see docs/virtual-npus.md",
     expected="faults separated by commas",
 )
 TORCH_NPU = Choice(
@@ -138,25 +139,25 @@ TORCH_NPU = Choice(
 )
 TORCH_NPU_VERSION = Variable(
     "VIRTUAL_ASCEND_TORCH_NPU_VERSION",
-    "the torch_npu that the virtual Ascend pretends to be",
+    "the torch_npu version that virtual-ascend emulates",
     expected="a version",
     default="2.7.1",
 )
 CANN_VERSION = Variable(
     "VIRTUAL_ASCEND_CANN_VERSION",
-    "the CANN that the virtual Ascend pretends to have",
+    "the CANN version that virtual-ascend emulates",
     expected="a version",
     default="8.3.RC1",
 )
 DRIVER_VERSION = Variable(
     "VIRTUAL_ASCEND_DRIVER_VERSION",
-    "the NPU driver that the virtual Ascend pretends to have",
+    "the NPU driver version that virtual-ascend emulates",
     expected="a version",
     default="25.2.0",
 )
 CACHE = Variable(
     "VIRTUAL_ASCEND_CACHE",
-    "the folder to which the virtual device is compiled; ~/.cache/virtual-ascend if it is not set",
+    "the folder for the compiled virtual device; ~/.cache/virtual-ascend if it is not set",
     expected="a folder",
 )
 

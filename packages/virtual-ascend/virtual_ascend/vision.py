@@ -24,8 +24,8 @@ class Extension(Protocol):
 
 
 def declare_operators(extension: Extension) -> None:
-    """Declare the operators that torchvision needs when it is imported, if its compiled part was not loaded. They
-    cannot be called."""
+    """Declare the operators that torchvision needs when it is imported, if its compiled part was not loaded. The
+    declared operators cannot be called."""
     # A failed import may be tried again.
     if extension._has_ops() or _libraries:
         return

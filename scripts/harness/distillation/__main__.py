@@ -26,11 +26,11 @@ def _free_port() -> int:
 
 
 def main(checkout: Path, seed: int, words: list[str]) -> int:
-    """Run the recipe to its end. Then end the teacher's two processes, which write logs of their own."""
+    """Run the recipe to its end. Then end the teacher's two processes, which write their own logs."""
     teacher = model.generate(Path("teacher"), seed)
     recipe = checkout / "recipe" / "gkd"
     port, backend = _free_port(), _free_port()
-    # In a real job the teacher runs on another machine, so it gets no virtual NPU and none of our patches.
+    # In a real job, the teacher runs on another machine, so it gets no virtual NPU and no patch of verl-npu.
     plain = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ASCEND"}
     plain |= {"VERL_NPU": "off", "PROXY_FRONTEND_PORT": str(port), "PROXY_BACKEND_PORT": str(backend)}
     proxy = [sys.executable, str(recipe / "teacher" / "proxy.py")]

@@ -13,7 +13,7 @@ from verl.workers.rollout.base import BaseRollout
 
 
 class VLLMInProcess(BaseRollout):
-    """One vLLM `LLM` on each rank. The recipe's own sync gives the weights to it."""
+    """A vLLM `LLM` instance on each rank. The recipe's own weight sync updates the instance's weights."""
 
     def __init__(self, config: object, model_config: object, device_mesh: object) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -33,7 +33,8 @@ class VLLMInProcess(BaseRollout):
         )
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
-        """Answer each prompt once. The ids (batch, prompt) are padded on the left, the answers on the right."""
+        """Generate one response for each prompt. The prompt ids (batch, prompt) are padded on the left, and the
+        responses on the right."""
         from vllm import SamplingParams
 
         ids, mask, positions = (prompts.batch[key] for key in ("input_ids", "attention_mask", "position_ids"))

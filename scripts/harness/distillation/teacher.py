@@ -1,4 +1,5 @@
-"""Runs upstream's teacher with the vLLM of the pin, whose `generate` no longer has a keyword `prompt_token_ids`."""
+"""Runs upstream's teacher with the pin's vLLM version, whose `generate` no longer accepts the keyword
+`prompt_token_ids`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class LLM(vllm.LLM):
     def generate(
         self, prompt_token_ids: Sequence[list[int]], sampling_params: vllm.SamplingParams
     ) -> list[vllm.RequestOutput]:
-        """Generate an answer for each row of token ids."""
+        """Generate a response for each row of token ids."""
         return super().generate([{"prompt_token_ids": row} for row in prompt_token_ids], sampling_params)
 
 

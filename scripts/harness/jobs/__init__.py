@@ -37,13 +37,13 @@ def find(name: str, pin: Pin) -> Job:
     """Return the job called `name`. Raise BadInput if there is no such job, or if the job does not run at this pin."""
     if name not in JOBS:
         raise BadInput(
-            _("--job: expected one of {jobs}, or a recipe of scripts/recipes; found {name!r}").format(
+            _("--job: expected one of {jobs}, or a recipe in scripts/recipes; found {name!r}").format(
                 jobs=_(", ").join(JOBS), name=name
             )
         )
     if name not in pin.jobs:
         raise BadInput(
-            _("--job {name}: this job needs one of the pins {pins}; found the pin {pin}").format(
+            _("--job {name}: this job requires one of the pins {pins}; found the pin {pin}").format(
                 name=name,
                 pins=_(", ").join(each.name for each in PINS.values() if name in each.jobs),
                 pin=pin.name,

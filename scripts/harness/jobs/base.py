@@ -1,4 +1,4 @@
-"""Job and Plan: a way of training, and one run of it."""
+"""Job and Plan: a kind of training job, and one run of such a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNUSED = ("fused_kernels", "linear_attention")
 
 @dataclass(frozen=True)
 class Plan:
-    """The inputs of a job's command."""
+    """The values from which a job's command line is built."""
 
     pin: Pin
     run_dir: Path
@@ -26,7 +26,7 @@ class Plan:
     train: Path
     test: Path
     generated: bool
-    """True if model and data are the small generated ones, which need their own learning rate and lengths."""
+    """True for the small generated model and data, which need their own learning rate and lengths."""
     reward: Path | None
     """A file with a reward function `grade`; None for verl's own reward for the data source."""
     steps: int
@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Job:
-    """One kind of training job: how its command is made, and where its results are."""
+    """One kind of training job: how its command line is built, and where its results are."""
 
     name: str
     arguments: Callable[[Plan], list[str]]
@@ -65,13 +65,13 @@ class Job:
     packages: tuple[str, ...] = ()
     """Packages of the run's environment beyond the pin's list, installed without their dependencies."""
     sources: tuple[str, ...] = ()
-    """Environment variables that each name a checkout of a package that is in no registry."""
+    """Environment variables that each specify a checkout of a package that is not in any package index."""
     key_value_heads: int = 1
     """The number of key-value heads of the generated model. Tensor parallelism needs one for each NPU."""
     experts: int = 0
-    """The experts in each layer of the generated model, which is then a Qwen3-MoE."""
+    """The number of experts in each layer of the generated model, which is a Qwen3-MoE if this number is not 0."""
     architecture: str = ""
-    """The small model of `verl-npu rehearse` that is trained. Empty for the harness's own."""
+    """The small model of `verl-npu rehearse` that is trained. Empty for the harness's own small model."""
     still: str = "$^"
     """A pattern of the weights that the training does not change."""
     engines: tuple[str, ...] = (SMALL,)
@@ -82,10 +82,10 @@ class Job:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The features that may be pending in all processes."""
+        """The features that are allowed to be pending in all processes."""
         return (*self.idle, *(name for name in _UNUSED if name not in self.uses))
 
     @property
     def label(self) -> str:
-        """The name of the metric, as a person would write it."""
+        """The human-readable name of the metric."""
         return "reward" if self.metric.startswith("critic/") else self.metric.rpartition("/")[2]

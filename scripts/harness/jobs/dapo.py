@@ -1,4 +1,4 @@
-"""DAPO through verl's recipe: GRPO's workers under a trainer of its own, with the settings that differ from GRPO."""
+"""DAPO through verl's recipe: GRPO's workers with the recipe's own trainer, and the settings that differ from GRPO."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from harness.jobs.base import AGREED, Plan
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return GRPO's command, changed for the recipe. Later settings on Hydra's command line win.
+    """Return the GRPO command line, with the settings of the recipe appended. On Hydra's command line, later settings
+    override earlier settings.
 
-    Raise BadInput if there is no checkout, because no wheel has recipes.
+    Raise BadInput if there is no checkout, because verl's wheels do not include the recipes.
     """
     if plan.checkout is None:
         raise BadInput(
-            "--job dapo: no wheel of verl has the recipe. Clone verl at the pin, and give the clone with --verl PATH"
+            "--job dapo: verl's wheels do not include the recipe. Clone verl at the pin, and pass the clone with "
+            "--verl PATH"
         )
     # At 796871d7 a reference model over FSDP2 fails on any device: it calls `shard`, which FSDP2 does not have.
     strategy = "fsdp" if plan.pin.name == "796871d7" else "fsdp2"
@@ -25,7 +27,7 @@ def arguments(plan: Plan) -> list[str]:
     settings: dict[str, object] = {
         # The recipe's own path is relative to the working directory of the job.
         "hydra.searchpath": f"[file://{plan.checkout / 'verl' / 'trainer' / 'config'}]",
-        # More prompts than a step takes, as in upstream's scripts, because groups with equal rewards are left out.
+        # More prompts than a step takes, as in upstream's scripts, because groups with equal rewards are omitted.
         "data.gen_batch_size": 2 * grpo.PROMPTS,
         "algorithm.filter_groups.enable": True,
         "algorithm.filter_groups.metric": "seq_reward",

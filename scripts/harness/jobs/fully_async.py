@@ -31,12 +31,13 @@ def _arguments(plan: Plan, shared: dict[str, object], *options: str) -> list[str
 
 
 def fsdp(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
+    """Return the module to run and the Hydra overrides for FSDP workers. The overrides omit trainer.device, which
+    verl-npu sets."""
     return _arguments(plan, one_step_off.over_fsdp(plan))
 
 
 def megatron_workers(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides of the same recipe with Megatron workers."""
+    """Return the module to run and the Hydra overrides for Megatron workers."""
     # Megatron's scheduler needs a length, and this trainer does not know the number of steps.
     shared = one_step_off.over_megatron(plan) | {"actor_rollout_ref.actor.optim.lr_decay_steps": plan.steps}
     return _arguments(plan, shared, "--config-name=fully_async_ppo_megatron_trainer")

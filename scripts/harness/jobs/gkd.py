@@ -15,7 +15,7 @@ PROMPTS = 16
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the program that starts the teacher, the module, and the Hydra overrides."""
+    """Return the program that starts the teacher, the recipe's module, and the Hydra overrides."""
     trainers = plan.npus - plan.npus // 2
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
     chosen: dict[str, object] = {

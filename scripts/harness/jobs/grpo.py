@@ -13,7 +13,7 @@ _COMPILATION = "++actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_confi
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
+    """Return the module to run and the Hydra overrides. The overrides omit trainer.device, which verl-npu sets."""
     pin = plan.pin
     micro = PROMPTS * ANSWERS // max(2, plan.npus) if plan.generated else 4
     small_engine = plan.virtual and plan.rollout == pins.SMALL
@@ -88,7 +88,7 @@ def _trainer(plan: Plan) -> dict[str, object]:
 
 
 def trained_model(plan: Plan) -> Path:
-    """Return the folder in which verl's checkpoint manager saves the model in Hugging Face's format."""
+    """Return the folder that contains the model that verl's checkpoint manager saves in Hugging Face's format."""
     return plan.run_dir / "checkpoints" / f"global_step_{plan.steps}" / "actor" / "huggingface"
 
 

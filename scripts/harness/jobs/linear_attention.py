@@ -13,7 +13,8 @@ _PROMPTS, _ANSWERS = 2, 4
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides of GRPO with small batches. The last value of an override wins."""
+    """Return the module to run and the Hydra overrides for a GRPO run with small batches. If an override occurs more
+    than once, its last value applies."""
     small = {
         "data.train_batch_size": _PROMPTS,
         "actor_rollout_ref.rollout.n": _ANSWERS,

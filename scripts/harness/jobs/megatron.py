@@ -21,25 +21,26 @@ _UNKNOWN_SETTINGS = ("actor_rollout_ref.actor.use_torch_compile=",)
 
 
 def _arguments(base: Callable[[Plan], list[str]], plan: Plan, settings: dict[str, object]) -> list[str]:
-    """Return a job's command with the Megatron configuration. Later settings on Hydra's command line win."""
+    """Return a job's command line with the Megatron configuration. On Hydra's command line, later settings override
+    earlier settings."""
     module, name, *given = base(plan)
     kept = [word for word in given if not word.startswith(_UNKNOWN_SETTINGS)]
     return [module, name, "--config-name=ppo_megatron_trainer", *kept, *(f"{k}={v}" for k, v in settings.items())]
 
 
 def tensor_parallel(npus: int) -> dict[str, object]:
-    """Return the settings that spread actor and reference over this many NPUs."""
+    """Return the settings that shard actor and reference over this many NPUs."""
     return {f"{section}.tensor_model_parallel_size": npus for section in (_ACTOR, _REFERENCE)}
 
 
 def dense(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides of GRPO with tensor parallelism over all NPUs."""
+    """Return the module to run and the Hydra overrides for a GRPO run with tensor parallelism over all NPUs."""
     return _arguments(grpo.arguments, plan, tensor_parallel(plan.npus))
 
 
 def actor_and_critic(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides of PPO, whose critic has other overrides for MindSpeed than its
-    actor."""
+    """Return the module to run and the Hydra overrides for a PPO run. The critic has different MindSpeed overrides
+    from the actor."""
     settings = tensor_parallel(plan.npus) | {
         "critic.megatron.tensor_model_parallel_size": plan.npus,
         # This is read when the model is created, so two workers in one process can have different values.
@@ -49,7 +50,7 @@ def actor_and_critic(plan: Plan) -> list[str]:
 
 
 def experts(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides of GRPO with expert parallelism over all NPUs."""
+    """Return the module to run and the Hydra overrides for a GRPO run with expert parallelism over all NPUs."""
     settings: dict[str, object] = {
         f"{_ACTOR}.expert_model_parallel_size": plan.npus,
         f"{_REFERENCE}.expert_model_parallel_size": plan.npus,

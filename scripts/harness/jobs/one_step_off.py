@@ -64,7 +64,7 @@ def _settings(plan: Plan, trainers: int) -> dict[str, object]:
 
 
 def over_fsdp(plan: Plan) -> dict[str, object]:
-    """Return the common settings of the recipes with a separate rollout, for a trainer with FSDP."""
+    """Return the settings shared by all recipes that run the rollout on separate NPUs, for an FSDP trainer."""
     return _settings(plan, max(1, plan.npus // 2)) | {
         "actor_rollout_ref.actor.strategy": "fsdp2",
         "critic.strategy": "fsdp2",
@@ -76,8 +76,8 @@ def over_fsdp(plan: Plan) -> dict[str, object]:
 
 
 def over_megatron(plan: Plan) -> dict[str, object]:
-    """Return the same settings for a trainer with Megatron, with tensor parallelism over the larger half of the
-    NPUs."""
+    """Return the settings shared by all recipes that run the rollout on separate NPUs, for a Megatron trainer. The
+    trainer uses tensor parallelism over half of the NPUs, rounded up."""
     trainers = plan.npus - plan.npus // 2
     return _settings(plan, trainers) | megatron.tensor_parallel(trainers)
 
@@ -94,12 +94,13 @@ def _arguments(plan: Plan, shared: dict[str, object], *options: str) -> list[str
 
 
 def fsdp(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
+    """Return the module to run and the Hydra overrides for FSDP workers. The overrides omit trainer.device, which
+    verl-npu sets."""
     return _arguments(plan, over_fsdp(plan))
 
 
 def megatron_workers(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides of the same recipe with Megatron workers."""
+    """Return the module to run and the Hydra overrides for Megatron workers."""
     return _arguments(plan, over_megatron(plan), "--config-name=one_step_off_ppo_megatron_trainer")
 
 

@@ -10,7 +10,8 @@ from harness.jobs.base import Plan
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return GRPO's command with a critic. Later settings on Hydra's command line win."""
+    """Return the GRPO command line, with the settings of a critic appended. On Hydra's command line, later settings
+    override earlier settings."""
     micro = grpo.PROMPTS * grpo.ANSWERS // max(2, plan.npus) if plan.generated else 4
     settings: dict[str, object] = {
         "algorithm.adv_estimator": "gae",

@@ -12,7 +12,7 @@ FSDP_TRAINER = "verl.trainer.fsdp_sft_trainer"
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
+    """Return the module to run and the Hydra overrides. The overrides omit trainer.device, which verl-npu sets."""
     settings: dict[str, object] = {
         "data.train_files": plan.train,
         "data.val_files": plan.test,
@@ -58,7 +58,7 @@ def _engine_trainer(plan: Plan) -> dict[str, object]:
 
 
 def trained_model(plan: Plan) -> Path:
-    """Return the folder in which verl's checkpoint manager saves the model in Hugging Face's format."""
+    """Return the folder that contains the model that verl's checkpoint manager saves in Hugging Face's format."""
     return plan.run_dir / "checkpoints" / f"global_step_{plan.steps}" / "huggingface"
 
 

@@ -24,7 +24,7 @@ def _over(plan: Plan, mode: str, settings: dict[str, object]) -> list[str]:
 
 
 def separate(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides with trainer and rollout on separate NPUs."""
+    """Return the module to run and the Hydra overrides for a run with the trainer and the rollout on separate NPUs."""
     trainers = max(1, plan.npus // 2)
     return _over(
         plan,
@@ -43,8 +43,8 @@ def separate(plan: Plan) -> list[str]:
 
 
 def colocated(plan: Plan) -> list[str]:
-    """Return the module and the Hydra overrides with trainer and rollout on the same NPUs. The rollout frees the NPUs
-    for each training step."""
+    """Return the module to run and the Hydra overrides for a run with the trainer and the rollout on the same NPUs.
+    The rollout releases the NPUs for each training step."""
     return _over(plan, "colocate_async", {})
 
 

@@ -174,7 +174,9 @@ def test_a_contract_is_read_back_as_it_was_written(extracted: Contract, tmp_path
 def test_a_damaged_contract_is_one_clear_error(extracted: Contract, tmp_path: Path) -> None:
     path = write_contract(extracted, tmp_path)
     path.write_text(path.read_text().replace('"features"', '"fetures"'))
-    with pytest.raises(DeclarationError, match=r"arguments\.json: expected the contract of a MindSpeed revision"):
+    with pytest.raises(
+        DeclarationError, match=r"arguments\.json: expected a valid contract file of a MindSpeed revision"
+    ):
         read_contract(path)
 
 

@@ -51,7 +51,7 @@ def test_a_worker_does_not_go_without_a_mindspeed_that_failed_to_be_imported(fol
     with pytest.raises(UnavailableError, match=r"actor: .* because megatron_adaptor is not installed") as caught:
         repatch(Request("actor", {}, {}))
     assert caught.value.fix == (
-        "install MegatronAdaptor and TransformerEngineNPU, in the versions that this MindSpeed needs"
+        "install MegatronAdaptor and TransformerEngineNPU, in the versions that this version of MindSpeed requires"
     )
 
 

@@ -21,8 +21,8 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (State.ABSENT, "is absent; this verl does not split batches with the functions"),
-        (State.NATIVE, "is native; this verl limits its micro-batches itself"),
+        (State.ABSENT, "is absent; this verl version does not split batches with the functions"),
+        (State.NATIVE, "is native; this verl version limits its micro-batches itself"),
         (State.DRIFTED, "is drifted; its micro-batches may exceed their token budget"),
     ],
 )

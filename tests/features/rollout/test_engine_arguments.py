@@ -190,7 +190,9 @@ def test_arguments_that_the_server_does_not_read_are_said(site: Path, said: list
     (site / SERVER).write_text("config.rollout")
     refuse_unknown_arguments(job("async", {"tool_call_parser": "hermes"}, max_num_seqs=7))
     (line,) = said
-    assert line.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm: with rollout.mode=async, this verl's ")
+    assert line.startswith(
+        "actor_rollout_ref.rollout.engine_kwargs.vllm: with rollout.mode=async, the installed verl's "
+    )
     assert "so max_num_seqs, tool_call_parser have no effect; use rollout.mode=sync" in line
 
 
@@ -221,7 +223,7 @@ def refuse_lists(mode: str = "async", kwargs: object = None, **engine: Any) -> N
 @pytest.mark.parametrize(("asked", "where"), SIZES)
 def test_sizes_are_refused_where_they_would_be_one_word(site: Path, asked: dict[str, Any], where: str) -> None:
     (site / SERVER).write_text(LIST_AS_ONE_WORD)
-    with pytest.raises(JobSettingError, match=rf"rollout\.{where}cud.*the list \[8.*, and vLLM's parser ends"):
+    with pytest.raises(JobSettingError, match=rf"rollout\.{where}cud.*the list \[8.*, and vLLM exits"):
         refuse_lists(**asked)
 
 

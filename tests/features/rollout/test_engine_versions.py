@@ -89,7 +89,7 @@ def test_a_vllm_without_what_verl_imports_is_refused(site: Site) -> None:
     assert str(caught.value) == (
         "vllm 0.11.0: expected a vLLM with every name that the installed verl's rollout imports; found no "
         "vllm.LLM, although line 1 of verl.workers.rollout.vllm_rollout.vllm_rollout_spmd imports vllm.LLM; install "
-        "another vLLM; verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 "
+        "another vLLM; verl's documentation for NPUs names vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 "
         "(override: VERL_NPU_DISABLE=rollout)"
     )
 
@@ -125,7 +125,7 @@ def test_a_vllm_without_what_vllm_ascend_imports_is_refused(site: Site) -> None:
     assert str(caught.value) == (
         "vllm 0.13.0 with vllm-ascend 0.11.0rc1: expected a vLLM with every name that the installed vllm-ascend "
         "imports when an engine starts; found no vllm.engine:Gone, although line 2 of vllm_ascend.more imports "
-        "vllm.engine.Gone; install vllm and vllm-ascend in the same version; verl's documents for NPUs name vllm "
+        "vllm.engine.Gone; install vllm and vllm-ascend in the same version; verl's documentation for NPUs names vllm "
         "0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 (override: VERL_NPU_DISABLE=rollout)"
     )
 
@@ -167,7 +167,7 @@ def test_releases_that_nobody_named_are_said_in_one_line(site: Site, said: list[
     refuse_engine_versions(job(mode="sync"))
     (line,) = said
     assert line.startswith(
-        "verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934, but vllm 0.12.0 and "
+        "verl's documentation for NPUs names vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934, but vllm 0.12.0 and "
         "vllm-ascend 0.12.0 are installed here; verl-npu found no import that fails;"
     )
 

@@ -84,7 +84,9 @@ def test_a_text_of_json_stays_one() -> None:
     ("mode", "found"), [({"enabeld": True}, "enabeld=True"), ({"enabled": 1}, "enabled=1"), ("yes", "yes")]
 )
 def test_what_vllm_ascend_would_refuse_is_refused_before_a_process_starts(mode: object, found: str) -> None:
-    with pytest.raises(JobSettingError, match=rf"enable_batch_invariant, enabled\), each True .* found {found};"):
+    with pytest.raises(
+        JobSettingError, match=rf"enable_batch_invariant, enabled\), each set to True .* found {found};"
+    ):
         rules.check(job({"rl_config": mode}), ("rollout.rl_config",))
 
 

@@ -97,7 +97,7 @@ def test_a_patch_that_is_missing_is_missed_in_its_owners_features_only(plugin, p
     assert run(package) == (("ours", 2), 3)
     (line,) = plugin.reported
     assert line.startswith(
-        "theirs: some files of the package are probably missing or cut short, because these patches are in the locks"
+        "theirs: some files of the package are probably missing or truncated, because these patches are in the locks"
     )
     assert "but not in the code: algebra.triple; " in line
     assert registry.states()["math"] is State.APPLIED
@@ -146,7 +146,7 @@ def test_a_patch_that_comes_late_is_one_sentence(plugin, package, why, math: Fea
     assert registry.states() == {"math": State.APPLIED}
     (line,) = plugin.reported
     assert line.startswith(
-        f"patch math.triple, declared in {__name__}: this patch is left out, because it was declared after"
+        f"patch math.triple, declared in {__name__}: this patch is ignored, because it was declared after"
     )
 
 

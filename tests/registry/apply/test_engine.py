@@ -632,5 +632,5 @@ def test_an_upstream_that_is_compiled_alone_is_named_and_no_definition_is_missed
     assert registry.states() == {"math": State.FAILED}
     (line,) = plugin.reported
     assert line.startswith(
-        "up: expected the package's Python source, which verl-npu needs to judge patches; found only compiled"
+        "up: expected the package's Python source, which verl-npu needs to check its patches; found only compiled"
     )

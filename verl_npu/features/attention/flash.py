@@ -40,8 +40,8 @@ class AttentionConfig(Protocol):
 
 
 class Model(Protocol):
-    """A transformers model, or its class. In older versions of transformers, it has the first attribute; in newer
-    versions, the second."""
+    """A transformers model, or its class. Older versions of transformers define `_supports_flash_attn_2`, and newer
+    versions define `_supports_flash_attn`."""
 
     _supports_flash_attn_2: bool
     _supports_flash_attn: bool
@@ -130,8 +130,8 @@ def admit_flash_attention_in_dispatch_check(
 def import_npu_flash_attention(
     original: Callable[..., Result], implementation: str | None, *args: object, **kwargs: object
 ) -> Result:
-    """Import the functions of an attention implementation. For flash attention on NPUs, these are the NPU's
-    functions."""
+    """Import the functions of an attention implementation. For flash attention on NPUs, import the functions for
+    NPUs."""
     name = None if implementation == FLASH_ATTENTION and _on_npu() else implementation
     return original(name, *args, **kwargs)
 
@@ -144,7 +144,7 @@ def import_npu_flash_attention(
         f"{UTILS}:lazy_import_flash_attention(implementation)",
     ),
     why="If the package kernels is installed, transformers 4.56 and 4.57 download the CUDA kernel "
-    "`kernels-community/flash-attn` and use it in place of the NPU's flash attention.",
+    "`kernels-community/flash-attn` and use it instead of the NPU's flash attention.",
     how="On NPUs transformers does not replace flash_attention_2 with a kernel from the hub.",
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=Calls(f"{_MODEL}._check_and_adjust_attn_implementation", "is_torch_npu_available", directly=True),
@@ -157,8 +157,8 @@ def prevent_cuda_kernel_download(
     attn_implementation: str | None,
     is_init_check: bool = False,
 ) -> str:
-    """Check the requested attention implementation, and return the one to use. On NPUs, flash attention is not
-    replaced."""
+    """Check the requested attention implementation, and return the implementation to use. On NPUs, keep flash
+    attention instead of replacing it with a CUDA kernel."""
     if attn_implementation != FLASH_ATTENTION or not _on_npu():
         return original(model, attn_implementation, is_init_check)
     from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
@@ -322,8 +322,8 @@ _QWEN2_VL = "verl.models.transformers.qwen2_vl"
     requires=Imports(_QWEN2_VL, f"{UTILS}.flash_attn_varlen_func"),
 )
 def use_npu_attention_in_packed_qwen2_vl(function: Attention | None) -> Attention:
-    """Return upstream's attention function for packed sequences. If upstream did not find one, return
-    transformers'."""
+    """Return upstream's attention function for packed sequences, or the function of transformers if upstream found
+    none."""
     if function is not None:
         return function
     found: Attention = importlib.import_module(NPU_MODULE).npu_flash_attn_varlen_func
@@ -344,8 +344,8 @@ def declare_choice(
     uses: Sequence[str] = (),
     may_use: Sequence[str] = (),
 ) -> Callable[[Implementation], Implementation]:
-    """Return a decorator that declares a patch of `target`. In the patch, `source` is the setting that chooses the
-    attention."""
+    """Return a decorator that declares a patch of `target`. `source` is the setting that selects the attention
+    implementation."""
     return attention.wrap(
         target,
         uses=uses,
@@ -373,7 +373,7 @@ def use_configured_attention_for_actor(
     *args: object,
     **kwargs: object,
 ) -> Result:
-    """Build the actor or the reference model, with the attention that the user chose."""
+    """Build the actor or the reference model with the attention implementation that the user chose."""
     function = _with_constant(original, _chosen(override_model_config))
     return function(worker, model_path, fsdp_config, optim_config, override_model_config, *args, **kwargs)
 
@@ -419,7 +419,7 @@ def use_configured_attention_for_value_head(
     model_config: object,
     trust_remote_code: object,
 ) -> Result:
-    """Load a model with a value head, with the attention that the model's configuration names."""
+    """Load a model that has a value head. Use the attention implementation that the model's configuration names."""
     chosen = getattr(model_config, "_attn_implementation", None) or FLASH_ATTENTION
     function = _with_constant(original, str(chosen))
     return function(local_path, torch_dtype, model_config, trust_remote_code)

@@ -23,8 +23,8 @@ _MAX_RESULTS = 16
 class Once(Generic[Result]):
     """A function of one tensor that caches its results.
 
-    Two tensors count as the same if they have the same memory, shape, and version. A detached alias of a tensor, which
-    gradient checkpointing makes, is therefore the same tensor. The cache drops a result as soon as its tensor is
+    Two tensors count as the same if they have the same memory, shape, and version. A detached alias, which gradient
+    checkpointing creates, therefore counts as the same tensor. The cache drops a result as soon as its tensor is
     freed: another tensor may reuse the memory, and the result itself may take memory on the device.
     """
 
@@ -58,7 +58,7 @@ class Once(Generic[Result]):
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The sequences in a packed batch of one row, computed from its position ids."""
+    """The sequences in a packed batch of one row, computed from the position ids of the batch."""
 
     increasing: bool
     """Whether no position is smaller than the one before it."""

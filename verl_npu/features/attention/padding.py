@@ -1,8 +1,8 @@
-"""flash_attn's padding helpers in plain torch, and the patches with which upstream uses them.
+"""flash_attn's padding helpers in plain torch, and the patches that make upstream use them.
 
 Upstream imports the helpers from flash_attn, which does not exist on NPUs, or from transformers' NPU module, which no
-longer has them. Where upstream imports them inside a function, we call a copy of that function that imports our
-helpers: see `rewriting`.
+longer has them. If upstream imports them inside a function, verl-npu calls a copy of that function that imports
+verl-npu's helpers: see `rewriting`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,17 @@ def unpad_input(
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
     """Return the tokens of a padded batch that `attention_mask` keeps.
 
-    hidden_states [batch, seqlen, ...], attention_mask and unused_mask [batch, seqlen], where 1 means kept -> (tokens
-    [total, ...], indices [total] into batch*seqlen, cu_seqlens int32 [batch + 1], max_seqlen, seqlens used int32
-    [batch]). Equivalent to flash_attn.bert_padding.unpad_input of flash-attn 2.7. The host waits for the device once,
-    because a shape depends on the number of kept tokens.
+    Equivalent to flash_attn.bert_padding.unpad_input of flash-attn 2.7. The host waits for the device once, because a
+    shape depends on the number of kept tokens.
+
+    Args:
+        hidden_states: [batch, seqlen, ...].
+        attention_mask: [batch, seqlen], where 1 means that the token is kept.
+        unused_mask: like `attention_mask`, for tokens that are kept but not used.
+
+    Returns:
+        The tokens [total, ...], their indices [total] into batch*seqlen, cu_seqlens int32 [batch + 1], max_seqlen, and
+        the numbers of used tokens int32 [batch].
     """
     import torch
 
@@ -49,7 +56,8 @@ def unpad_input(
 def kept_indices(mask: Tensor, total: int) -> Tensor:
     """Return the positions of the `total` tokens that `mask` [batch, seqlen] keeps: int64 [total] into batch*seqlen.
 
-    Equivalent to nonzero. But nonzero makes the host wait for the number of tokens, and this function already has it.
+    Equivalent to nonzero, except that nonzero makes the host wait for the number of tokens, which this function
+    receives as `total`.
     """
     import torch
 
@@ -61,7 +69,8 @@ def kept_indices(mask: Tensor, total: int) -> Tensor:
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """Put tokens back at their places in a padded batch, with zeros at the other places. The inverse of `unpad_input`.
+    """Copy tokens to their positions in a padded batch, and fill the other positions with zeros. The inverse of
+    `unpad_input`.
 
     hidden_states [total, ...], indices [total] -> [batch, seqlen, ...]. Differentiable in `hidden_states`.
     """
@@ -71,8 +80,8 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 def rearrange(tensor: Tensor, pattern: str, **axes: int) -> Tensor:
-    """Rearrange a tensor as `einops.rearrange` does, for upstream's two patterns. Raises ApplyError for any other
-    pattern."""
+    """Rearrange a tensor as `einops.rearrange` does. Only the two patterns that upstream uses are supported. Raises
+    ApplyError for any other pattern."""
     words = " ".join(pattern.split())
     if not axes and words == "b s ... -> (b s) ...":
         return tensor.flatten(0, 1)
@@ -82,7 +91,7 @@ def rearrange(tensor: Tensor, pattern: str, **axes: int) -> Tensor:
         subject="verl-npu's rearrange, which replaces einops.rearrange in upstream",
         expected="one of the two patterns that upstream uses",
         found=repr(pattern) + (f" with {axes}" if axes else ""),
-        fix="install einops, and call einops.rearrange instead",
+        fix="install einops, and use einops.rearrange for this pattern",
     )
 
 
@@ -131,7 +140,8 @@ def provide_rearrange_without_visible_npus() -> None:
 
 
 def with_our_padding(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Call a copy of upstream's function. The copy imports our padding helpers instead of flash_attn's."""
+    """Call a copy of upstream's function. The copy imports verl-npu's padding helpers instead of those of
+    flash_attn."""
     from .rewriting import with_import
 
     return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
@@ -172,7 +182,7 @@ for _name, _target in {
 def avoid_flash_attn_in_prime_reward_model(
     original: Callable[..., Result], worker: object, *args: object, **kwargs: object
 ) -> Result:
-    """Build the reward model of the PRIME recipe, with our padding helpers."""
+    """Build the reward model of the PRIME recipe so that it uses verl-npu's padding helpers."""
     from .rewriting import import_module
 
     import_module("recipe.prime.prime_dp_rm", BERT_PADDING, PADDING)

@@ -1,4 +1,4 @@
-"""Copies of upstream's functions in which we replace an import or a constant.
+"""Copies of upstream's functions with a replaced import or constant.
 
 An import or a constant inside a function's body cannot be changed from outside, and a hand-written copy of the
 function would soon differ from upstream's. If a function does not contain the import or the constant, we raise an
@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def with_import(function: Function, source: str, ours: str) -> Function:
-    """Return a copy of `function` in which `from source import …` imports from the module `ours` instead.
+    """Return a copy of `function` whose `from source import …` imports from the module `ours` instead.
 
     Raises ApplyError if the function does not import from `source`.
     """
@@ -31,7 +31,7 @@ def with_import(function: Function, source: str, ours: str) -> Function:
 
 
 def with_constant(function: Function, constant: str, ours: str) -> Function:
-    """Return a copy of `function` in which `ours` replaces the string `constant`.
+    """Return a copy of `function` with the string `ours` instead of `constant`.
 
     Raises ApplyError if the body does not contain `constant`.
     """
@@ -39,8 +39,7 @@ def with_constant(function: Function, constant: str, ours: str) -> Function:
 
 
 def import_module(name: str, source: str, ours: str) -> ModuleType:
-    """Import the module `name`. Wherever its code says `from source import …`, it imports from the module `ours`
-    instead.
+    """Import the module `name`. Each `from source import …` in the module imports from the module `ours` instead.
 
     If the module is already imported, return it as it is. Raises ApplyError if the module does not import from
     `source`, and ImportError if there is no such module.

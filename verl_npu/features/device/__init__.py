@@ -45,7 +45,8 @@ _SET_ON_IMPORT = "upstream decides this once, on import, from the devices that a
     retired_by=Never(_SET_ON_IMPORT),
 )
 def detect_npu_by_installed_software(available: bool) -> bool:
-    """Return True if Ascend software is present. Otherwise return upstream's value; this happens with VERL_NPU=on."""
+    """Return True if Ascend software is present. Otherwise, return upstream's value. Without Ascend software, this
+    function runs only if VERL_NPU=on is set."""
     return available or has_ascend_software()
 
 
@@ -101,7 +102,8 @@ def set_npu_in_hydra_config(
 def set_npu_in_run_ppo_config(
     original: Callable[..., Result], config: Section, *args: object, **kwargs: object
 ) -> Result:
-    """Set the device in the configuration that a caller passes to `run_ppo`."""
+    """Set the device to `npu` in the configuration that a caller passes to `run_ppo`, unless the configuration names a
+    device other than `cuda`."""
     resolve_device(config, ())
     return original(config, *args, **kwargs)
 
@@ -132,7 +134,7 @@ def _is_cpu(config: Section | None) -> bool:
 def resolve_device(config: Section, overrides: Sequence[str]) -> None:
     """Change `config.trainer.device` to npu if it has its default value, cuda.
 
-    `overrides` are the user's command-line overrides. Raises JobSettingError if one of them asks for cuda.
+    `overrides` are the user's command-line overrides. Raises JobSettingError if one of them requests cuda.
     """
     trainer = config.get("trainer")
     if trainer is None or trainer.get("device") != DEFAULT_DEVICE:
@@ -179,8 +181,8 @@ def request_npus_not_gpus(
     name: object = None,
     device_name: str = "cuda",
 ) -> Result:
-    """Return the placement groups of a resource pool. They reserve NPUs, unless the caller names a device other than
-    cuda."""
+    """Return the placement groups of a resource pool. The groups reserve NPUs, unless the caller names a device other
+    than `cuda`."""
     return original(pool, strategy, name, "npu" if device_name == DEFAULT_DEVICE else device_name)
 
 
@@ -200,7 +202,7 @@ def refuse_job_that_cannot_be_placed(
     *args: object,
     **kwargs: object,
 ) -> Group:
-    """Make a placement group, and wait until Ray has placed it. Raises LaunchError if Ray cannot place it."""
+    """Create a placement group, and wait until Ray has placed it. Raises LaunchError if Ray cannot place it."""
     import ray
 
     from .placement import amounts, fits, refusal

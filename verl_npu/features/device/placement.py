@@ -14,7 +14,8 @@ Resources = Mapping[str, float]
 def fits(bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources]) -> bool:
     """Return whether `bundles` would fit on `nodes` if nothing else ran there.
 
-    False is certain. True may be wrong, because we do not try to distribute the bundles over the nodes.
+    A result of False is certain. A result of True may be incorrect, because the function does not try to distribute
+    the bundles over the nodes.
     """
 
     def holds(node: Resources, need: Resources) -> bool:
@@ -36,7 +37,7 @@ def _sum(parts: Sequence[Resources]) -> dict[str, float]:
 
 
 def amounts(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> str:
-    """Return, as text, how much each node has of the resources that the bundles need."""
+    """Return a text that lists the amount of each required resource on each node."""
     names = _sum(bundles)
     return " | ".join(", ".join(f"{node.get(name, 0):g} {name}" for name in names) for node in nodes) or "no node"
 
@@ -44,7 +45,7 @@ def amounts(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> str:
 def refusal(
     bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources], found: str, override: str = ""
 ) -> LaunchError:
-    """Return the error for a job that cannot be placed."""
+    """Return the error for a job that does not fit on the cluster."""
     place = "on one node" if strategy == "STRICT_PACK" else f"(strategy {strategy})"
     return LaunchError(
         subject="the job cannot be placed",
@@ -62,7 +63,7 @@ def _fix(needed: Resources, total: Resources) -> str:
     if "NPU" in needed and total.get("NPU", 0) < needed["NPU"]:
         fixes.append("lower trainer.n_gpus_per_node or trainer.nnodes, or make more NPUs visible")
     if "GPU" in needed:
-        fixes.append("leave trainer.device at its default or set it to npu, because the job asks for GPUs")
+        fixes.append("leave trainer.device at its default or set it to npu, because the job requests GPUs")
     return "; ".join(fixes) or "stop the other jobs on the cluster, or reduce the resources that the job needs"
 
 
@@ -80,8 +81,8 @@ def ordinal(assigned: str, visible: str | None) -> int:
             subject=f"NPU {assigned}, which Ray assigned to this worker",
             expected=f"an NPU that {VISIBLE_DEVICES} lists",
             found=f"{VISIBLE_DEVICES}={visible!r}",
-            fix=f"on this host, set {VISIBLE_DEVICES} before `ray start`, to the list that the job needs, and do "
-            f"not set it in the job",
+            fix=f"on this host, set {VISIBLE_DEVICES} to the NPUs that the job needs before `ray start`, and do not "
+            f"set it in the job",
             override="VERL_NPU_DISABLE=device",
         )
     return ids.index(assigned)

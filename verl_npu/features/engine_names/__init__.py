@@ -22,7 +22,7 @@ NEVER = "never"
 
 
 class Form(Enum):
-    """The way in which a name appears in a source tree."""
+    """The form in which a name appears in a source tree, such as a module or a definition."""
 
     MODULE = "module"
     """The name is a module."""
@@ -42,13 +42,13 @@ class Name:
     """The places where the name may be; it must be at one of them. Each place is a module or `module:qualname`. For
     `Form.READ`, the part after the colon is the text that the module reads."""
     uses: tuple[str, ...]
-    """Our modules that rely on the name, each with the word by which it uses the name:
+    """The modules of verl-npu that rely on the name, each with the expression that uses the name:
     `verl_npu.features.rollout:vllm.__version__`."""
     absent: str
     """The consequence of a missing name."""
     form: Form = Form.DEFINED
     arguments: int | None = None
-    """The number of positional arguments that our code passes, without `self`. None if our code does not call the
+    """The number of positional arguments that verl-npu passes, not counting `self`. None if verl-npu does not call the
     name."""
     since: str = "0.7.3"
     """The first recorded release that has the name; or `NEVER`."""
@@ -57,12 +57,12 @@ class Name:
 
     @property
     def package(self) -> str:
-        """The package that has the name: `vllm` or `vllm_ascend`."""
+        """The package that should contain the name: `vllm` or `vllm_ascend`."""
         return self.places[0].partition(":")[0].partition(".")[0]
 
     def expected_in(self, release: str) -> bool:
-        """Return whether `release` must have the name. Raises packaging's InvalidVersion if `release` is not a
-        version."""
+        """Return whether `release` is expected to have this name. Raises packaging's InvalidVersion if `release` is
+        not a version."""
         from packaging.version import Version
 
         version = Version(release)
@@ -82,8 +82,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A name that an installed release must have, but that the release lacks, or that does not accept our
-    arguments."""
+    """A name that verl-npu needs but that the installed release lacks, or a function in that release that does not
+    accept verl-npu's arguments."""
 
     name: Name
     release: str
@@ -101,14 +101,14 @@ class Lack:
 
 
 def find(name: Name, tree: SourceTree) -> Found | None:
-    """Return the first place at which the source has the name. Raises SourceError if a module cannot be parsed."""
+    """Return the first of the name's possible places that has the name, or None if no place has it. Raises SourceError
+    if a module cannot be parsed."""
     place = next((place for place in name.places if _has(name, place, tree)), None)
     return None if place is None else Found(place, _signature(name, place, tree))
 
 
 def accepts(signature: str, arguments: int) -> bool:
-    """Return whether a function with `signature` accepts this number of positional arguments. `self` does not
-    count."""
+    """Return whether a function with `signature` accepts this number of positional arguments, not counting `self`."""
     (function,) = ast.parse(f"def f{signature.partition(' | ')[0]}: ...").body
     if not isinstance(function, ast.FunctionDef):
         return False
@@ -122,7 +122,8 @@ def accepts(signature: str, arguments: int) -> bool:
 
 
 def lacks(names: Iterable[Name], tree: SourceTree, releases: Mapping[str, str]) -> Iterator[Lack]:
-    """Yield the names that an installed release must have, but that are missing there or do not accept our arguments.
+    """Yield the names that an installed release should have but lacks, and the functions that do not accept verl-npu's
+    arguments.
 
     `releases` maps each installed package to its release.
     """
@@ -177,4 +178,4 @@ def _name(fields: dict[str, Any]) -> Name:
 _DATA = json.loads(Path(__file__).with_name("names.json").read_text(encoding="utf-8"))
 
 NAMES: tuple[Name, ...] = tuple(map(_name, _DATA["names"]))
-"""All recorded names. `since` and `before` are releases of the package in which the name is."""
+"""All recorded names. `since` and `before` are releases of the package that contains the name."""

@@ -52,7 +52,8 @@ Result = TypeVar("Result")
 def compare_processes_before_training(
     original: Callable[..., Result], tracking: object, *args: object, **kwargs: object
 ) -> Result:
-    """Compare the processes, then make the logger. Raises FleetError if the processes differ and VERL_NPU_STRICT=1."""
+    """Compare the processes, and then create the logger. Raises FleetError if the processes differ and
+    VERL_NPU_STRICT=1 is set."""
     _compare()
     return original(tracking, *args, **kwargs)
 
@@ -118,8 +119,8 @@ def forward_variables_to_workers(
 ) -> RuntimeEnvironment:
     """Return upstream's runtime environment for Ray, and add to it the variables that every process needs.
 
-    If upstream already sets a variable, upstream's value stays. Raises FleetError if the user set one of the variables
-    to a value with which no job works.
+    If upstream already sets a variable, upstream's value is kept. Raises FleetError if the user set one of the
+    variables to a value that breaks every job.
     """
     from .forwarding import forward
 
@@ -133,7 +134,7 @@ _OUR_HOOK = f"{__name__}.forwarding.add_variables"
 
 
 def install_hook() -> None:
-    """Make every `ray.init` of this process call `add_variables`. A second call of this function does nothing."""
+    """Make every `ray.init` call in this process call `add_variables`. Calling this function again has no effect."""
     earlier = os.environ.get(HOOK, "")
     if earlier == _OUR_HOOK:
         return
@@ -143,7 +144,8 @@ def install_hook() -> None:
 
 
 def remove_hook() -> None:
-    """Restore the user's hook. If the user had not set a hook, only remove ours. A second call does nothing."""
+    """Restore the user's hook. If the user had not set a hook, only remove verl-npu's hook. Calling this function
+    again has no effect."""
     if os.environ.get(HOOK) != _OUR_HOOK:
         return
     del os.environ[HOOK]

@@ -45,7 +45,7 @@ def _differences(reading: Reading) -> list[str]:
 
 
 def _unknown(reading: Reading) -> list[str]:
-    """Return a line for each reason for which manifests are missing."""
+    """Return a line for each reason why manifests are missing."""
     lines = []
     if reading.unreadable:
         lines.append(f"the manifests of the other processes cannot be read ({reading.unreadable})")

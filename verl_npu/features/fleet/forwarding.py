@@ -49,15 +49,15 @@ Hook = Callable[[RuntimeEnvironment | None], RuntimeEnvironment | None]
 
 
 def forward(runtime: RuntimeEnvironment) -> None:
-    """Add to upstream's runtime environment the variables that every process needs. Existing values stay."""
+    """Add the variables that every process needs to upstream's runtime environment. Existing values are kept."""
     _add(runtime, given_by_ray=_submitted())
 
 
 def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | None:
-    """Add to the runtime environment of `ray.init` the variables that every process needs. Existing values stay.
+    """Add the variables that every process needs to the runtime environment of `ray.init`. Existing values are kept.
 
     Ray calls this function. The function adds nothing if verl-npu is not active in this process. Raises FleetError if
-    the user sets a variable to a value other than the one that every job needs.
+    the user set a variable to a value that conflicts with the value that every job needs.
     """
     earlier = environment.RAY_HOOK.read()
     if earlier:
@@ -71,8 +71,8 @@ def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | No
 
 
 def _add(runtime: RuntimeEnvironment, given_by_ray: Mapping[str, str] | None = None) -> None:
-    """Add to `runtime` the variables that every process needs. Leave out those in `given_by_ray`: Ray passes them
-    anyway."""
+    """Add the variables that every process needs to `runtime`, except the variables in `given_by_ray`, which Ray
+    passes anyway."""
     given_by_ray = given_by_ray or {}
     given = dict(runtime.get("env_vars") or {})
     program = PurePath(sys.argv[0] if sys.argv else "").stem
@@ -99,7 +99,7 @@ def _compared(whole: Manifest) -> Manifest:
 
 
 def _submitted() -> Mapping[str, str]:
-    """Return the variables that were submitted to Ray with this job. Ray refuses a `ray.init` that passes them
+    """Return the variables that were submitted to Ray with this job. Ray rejects a `ray.init` call that passes them
     again."""
     try:
         config = json.loads(os.environ.get(_SUBMITTED, "{}"))

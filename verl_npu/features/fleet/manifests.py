@@ -35,11 +35,11 @@ _joined = False
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The manifests of a job's processes, and the reasons for which others are missing."""
+    """The manifests of a job's processes, and the reasons why other manifests are missing."""
 
     manifests: Sequence[Manifest] = field(default=())
     missing: Sequence[str] = field(default=())
-    """The processes that published no manifest, under names that the user knows."""
+    """The processes that published no manifest, under names that are familiar to the user."""
     wrong: Sequence[str] = field(default=())
     """One line for each published text that is not a manifest."""
     unreadable: str = ""
@@ -47,14 +47,15 @@ class Reading:
 
 
 def join() -> None:
-    """Record that this process has joined the other ranks. From now on, it publishes its manifest to them."""
+    """Record that this process has joined a process group. From now on, the process publishes its manifest to the
+    other ranks."""
     global _joined
     _joined = True
 
 
 def publish() -> None:
-    """Publish the manifest of this process to the other processes of its job, if there are any. This never raises an
-    error."""
+    """Publish the manifest of this process to the other processes of its job, if there are any. This function never
+    raises an error."""
     try:
         if process.is_ray_worker():
             _put_into_ray()
@@ -67,7 +68,8 @@ def publish() -> None:
 
 
 def published() -> Reading:
-    """Return the manifests of this job's processes, including this one. This never raises an error."""
+    """Return the manifests of this job's processes, including the manifest of this process. This function never raises
+    an error."""
     own = manifest()
     found: Sequence[tuple[str, bytes]] = ()
     missing: Sequence[str] = ()
@@ -78,7 +80,7 @@ def published() -> Reading:
         elif _is_rank():
             found, missing = _read_from_group()
     except Exception as error:
-        # No error here may end a job that did not ask for VERL_NPU_STRICT.
+        # No error here may end a job without VERL_NPU_STRICT.
         unreadable = f"{type(error).__name__}: {error}"
     others, wrong = [], []
     for who, data in found:

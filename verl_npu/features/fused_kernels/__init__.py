@@ -1,8 +1,8 @@
-"""Patches with which verl's fused Triton kernels run on NPUs.
+"""Patches that make verl's fused Triton kernels run on NPUs.
 
 With the patches, the kernels accept NPU tensors, use smaller blocks if the installed compiler rejects upstream's
-blocks, and count no columns beyond the vocabulary. `verl-npu kernels --fit` compiled all of our blocks for A2 and A3,
-and a test compares the results with torch's.
+blocks, and ignore columns beyond the vocabulary. `verl-npu kernels --fit` compiled all of verl-npu's blocks for A2 and
+A3, and a test compares the results with those of torch.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Configuration(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """The block sizes of one kernel: upstream's sizes and ours."""
+    """The block sizes of one kernel: upstream's sizes and verl-npu's sizes."""
 
     upstreams: Mapping[str, int]
     ours: Mapping[str, int]
@@ -112,7 +112,7 @@ def fix_the_fused_loss(
         group=dist_process_group,
     )
     upstream = vars(sys.modules[MODULE])
-    # Without Triton, upstream's decorators leave objects in place of the kernels, and a launch ends in a TypeError.
+    # Without Triton, upstream's decorators leave objects instead of the kernels, and a launch ends in a TypeError.
     if not upstream.get("HAVE_TRITON", True):
         error = UnavailableError(
             subject="use_fused_kernels with the backend triton",
@@ -139,8 +139,8 @@ def fix_the_fused_loss(
 def fit_blocks_of_the_fused_loss_gradient(
     original: Callable[..., Result], dlogprobs: Tensor, *given: object, **named: object
 ) -> Result:
-    """Compute the gradients of the fused loss with respect to its inputs. Blocks that are too large for the NPU are
-    shrunk."""
+    """Compute the gradients of the fused loss with respect to its inputs. Reduce blocks that are too large for the
+    NPU."""
     from .cuda import npu_counts_as_cuda
 
     with npu_counts_as_cuda(dlogprobs):
@@ -180,8 +180,8 @@ def _with_fitting_blocks(name: str, compute: Callable[[], Result]) -> Result:
 
 
 def _shrink(name: str) -> bool:
-    """Give a kernel our block sizes. Return False, and change nothing, if the kernel does not have upstream's
-    sizes."""
+    """Set the block sizes of a kernel to verl-npu's sizes. Return False without a change if the kernel does not have
+    upstream's sizes."""
     kernel = vars(sys.modules[MODULE]).get(name)
     # Empty if the kernel is no longer autotuned.
     configurations: Sequence[Configuration] = getattr(kernel, "configs", ())

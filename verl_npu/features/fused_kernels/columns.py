@@ -1,8 +1,8 @@
 """The fused loss for a vocabulary whose size is not a multiple of 1024.
 
-Upstream's kernel processes the vocabulary in parts of 1024 columns. Up to v0.7.0, it counts the columns of the last
-part that lie beyond the vocabulary as logits of zero. So we give the kernel only the whole parts, for which its result
-is correct. We compute the remaining columns here, and add them to the result.
+Upstream's kernel processes the vocabulary in parts of 1024 columns. Up to v0.7.0, the kernel counts the columns of the
+last part that are beyond the vocabulary as logits of zero. The kernel is correct for full parts, so this module passes
+only the full parts to the kernel. The module computes the remaining columns itself, and adds them to the result.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class LossArguments:
 
 
 def counts_beyond_vocabulary(kernel: object, vocabulary: int) -> bool:
-    """Return whether upstream's kernel counts columns beyond the vocabulary. The kernel does so if no `where` in its
-    source masks these columns."""
+    """Return whether the result of upstream's kernel includes columns beyond the vocabulary. This is the case if no
+    `where` in the kernel's source masks these columns."""
     for _ in range(_MAX_DECORATORS):
         kernel = getattr(kernel, "fn", kernel)
     return vocabulary % PART != 0 and not (isinstance(kernel, FunctionType) and ".where(" in inspect.getsource(kernel))
 
 
 def loss_within_vocabulary(compute: Callable[[LossArguments], Loss], arguments: LossArguments) -> Loss:
-    """Return the fused loss. `compute` is upstream's loss, which is correct only if the parts into which the kernel
-    divides the vocabulary are all full."""
+    """Return the fused loss. `compute` is upstream's loss, which is correct only if the vocabulary size is a multiple
+    of `PART`."""
     import torch
     from torch import distributed
 

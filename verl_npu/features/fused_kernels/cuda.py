@@ -16,11 +16,10 @@ _lock = threading.RLock()
 
 @contextlib.contextmanager
 def npu_counts_as_cuda(tensor: Tensor) -> Iterator[None]:
-    """In this context, make `is_cuda` true for all NPU tensors if `tensor` is one, as torch_npu's transfer_to_npu
-    does.
+    """Context manager that makes `is_cuda` true for all NPU tensors if `tensor` is an NPU tensor, as torch_npu's
+    transfer_to_npu does.
 
-    Marking only the given tensors is not enough, because upstream also asserts `is_cuda` of tensors that it makes
-    itself.
+    Marking only the given tensors is not enough, because upstream also asserts `is_cuda` for tensors that it creates.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """torch_npu's fused operators in the Qwen models: norms, gated layers, rotary embeddings, and mixtures of experts.
 
-The oldest pin of verl uses almost none of these operators. Later pins use some of them wrongly, and use none if the
-file of a single model is missing. Our patches are independent of each other. Wherever an operator cannot be used,
-upstream's own code runs.
+The oldest pin of verl uses almost none of these operators. Later pins use some of them incorrectly, and use none if
+the file of a single model is missing. The patches of verl-npu are independent of each other. Wherever an operator
+cannot be used, upstream's own code runs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 NPU_PATCH = upstreams.NPU_PATCH.name
 LINK = "https://github.com/volcengine/verl/pull/4436"
 UPSTREAM_PATCHES_EACH_MODEL: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
-"""Tells whether this verl patches each model separately. Without this function, verl patches all models or none."""
+"""The question whether this verl version patches each model separately. Without this function, verl patches all models
+or none."""
 fused_ops = Feature(
     "fused_ops", "Qwen models use torch_npu's fused operators where upstream does not.", after=NPU_PATCH
 )
 
 
 def upstream_assigns(target: str) -> Probe:
-    """Return the probe that asks whether upstream itself patches `target`. Models are asked about separately."""
+    """Return the probe that checks whether upstream itself patches `target`, and patches each model separately."""
     return AllOf(UPSTREAM_PATCHES_EACH_MODEL, Assigns(upstreams.NPU_PATCH, target))
 
 
@@ -52,9 +53,9 @@ def declare(
     uses: Sequence[str] = (),
     may_use: Sequence[str] = (),
 ) -> None:
-    """Declare the patch `name`, which makes calls of `target` call `implementation` instead.
+    """Declare the patch `name`, which redirects calls of `target` to `implementation`.
 
-    Without `retired_by`, the patch is retired once upstream patches the same target itself.
+    Without `retired_by`, the patch is retired once upstream itself patches the same target.
     """
     retired_by = upstream_assigns(target) if retired_by is None else retired_by
     fused_ops.wrap(
@@ -81,9 +82,9 @@ Operator: TypeAlias = Callable[..., Any]
 def operator(name: str, tensor: Tensor, otherwise: str = "upstream's own code runs instead") -> Operator | None:
     """Return torch_npu's operator `name` if `tensor` is on an NPU.
 
-    Return None if the tensor is on another device, or if this torch_npu lacks the operator or its gradient. If the
-    operator or its gradient is missing, print one line, once. `otherwise` is the part of the line that says what
-    happens then.
+    Return None if the tensor is on another device, or if this torch_npu version lacks the operator or its gradient. If
+    the operator or its gradient is missing, print one line, once. `otherwise` is the part of the line that describes
+    the consequence.
     """
     if tensor.device.type != "npu" or tensor.numel() == 0:
         return None
@@ -114,8 +115,8 @@ def _lacks_gradient(name: str, version: str) -> bool:
 
 
 def is_plain(*tensors: object) -> bool:
-    """Return whether all arguments are plain tensors or parameters. DTensors and quantized tensors have their own
-    operators."""
+    """Return whether all arguments are plain tensors or parameters, and not DTensors or quantized tensors, which have
+    their own operators."""
     import torch
 
     return all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)

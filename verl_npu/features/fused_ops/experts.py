@@ -41,7 +41,7 @@ Forward: TypeAlias = "Callable[..., Tensor]"
 def expert_block(
     original: Callable[[Block, Tensor], Result], block: Block, hidden_states: Tensor
 ) -> Result | tuple[Tensor, Tensor]:
-    """Run a block that has a list of experts.
+    """Run a mixture-of-experts block that stores its experts in a list.
 
     hidden_states [batch, seqlen, width] -> (the same shape, router logits [tokens, experts]). If the experts have
     adapters, hooks, wrappers, or weights in another dtype, upstream's loop over the experts runs instead.
@@ -98,7 +98,7 @@ def dense_experts(
 def upstream_experts(
     original: Forward, experts: Experts, hidden_states: Tensor, routing_weights: Tensor, router_indices: Tensor
 ) -> Tensor:
-    """Run the experts of `dense_experts` in upstream's own class.
+    """Run the experts of upstream's own class in the same way as `dense_experts`.
 
     Upstream may pass only the routing weights of the chosen experts. hidden_states [batch, seqlen, width],
     routing_weights [tokens, chosen or experts], router_indices [tokens, chosen] -> [batch, seqlen, width].
@@ -112,13 +112,13 @@ def upstream_experts(
 
 
 def vision_experts(original: Forward, experts: Experts, *args: Tensor, **kwargs: Tensor) -> Tensor:
-    """Run the experts of Qwen3-VL-MoE with the arguments of the installed transformers."""
+    """Run the experts of Qwen3-VL-MoE with the arguments that the installed version of transformers passes."""
     return (fused_experts if takes_indices(original) else dense_experts)(original, experts, *args, **kwargs)
 
 
 @lru_cache(maxsize=16)
 def takes_indices(forward: Callable[..., object]) -> bool:
-    """Return whether the experts get only the index and the weight of each chosen expert, as in transformers 5 and
+    """Return whether the experts receive only the index and the weight of each chosen expert, as in transformers 5 and
     later."""
     return "top_k_index" in inspect.signature(forward).parameters
 
@@ -230,8 +230,8 @@ _APPLY = "verl.workers.engine.fsdp.utils:apply_npu_fsdp_patches"
     undoes=[VISION_BLOCK],
 )
 def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
-    """Apply upstream's patches of the models. If transformers' expert block has another layout than upstream's, keep
-    transformers' expert block."""
+    """Apply upstream's patches of the models. If transformers' expert block has a different layout from upstream's,
+    keep transformers' expert block."""
     module = importlib.import_module(modeling("qwen3_vl_moe"))
     own = module.Qwen3VLMoeTextSparseMoeBlock
     original()
@@ -254,7 +254,8 @@ def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None])
     undoes=[QWEN3_MOE_BLOCK, NEXT_BLOCK, VISION_BLOCK],
 )
 def keep_transformers_expert_blocks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Apply upstream's patches of the models, but keep each of transformers' expert blocks that has another layout."""
+    """Apply upstream's patches of the models, but keep each of transformers' expert blocks whose layout differs from
+    upstream's."""
     if importlib.util.find_spec("transformers.models.qwen3_5") is None:
         # Upstream's patches cannot be imported. Upstream logs that and goes on.
         return original(*args, **kwargs)

@@ -58,10 +58,10 @@ def _grouped_columns(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _supports_group_type_2(dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether the installed torch_npu supports group_type=2. Some versions refuse it, and some sum over the
+    """Return whether the installed torch_npu supports group_type=2. Some versions reject it, and some sum over the
     groups.
 
-    We find out by calling the operator once, because its schema is the same in all versions.
+    The function calls the operator once to find out, because the operator's schema is the same in all versions.
     """
     import torch
 
@@ -124,7 +124,7 @@ _FALLBACK = "plain torch sorts the tokens instead"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of all experts, in the layout in which they are in memory."""
+    """The weights of all experts, in their memory layout."""
 
     up: tuple[Sequence[Tensor], ...]
     """The gate and up projections: two sequences if they are separate, one sequence if each tensor holds both."""
@@ -134,10 +134,10 @@ class Weights:
     """Whether each matrix is [outputs, inputs], as in a Linear."""
 
     def fit(self, tokens: Tensor) -> bool:
-        """Return whether the grouped product can multiply `tokens` by these weights.
+        """Return whether the grouped matrix multiplication can multiply `tokens` by these weights.
 
-        The product needs a single dtype. With autocast, tokens and weights may differ, because both are cast. The cast
-        copies the weights, as it does in the loop over experts.
+        The multiplication needs a single dtype. With autocast, tokens and weights may differ, because both are cast.
+        The cast copies the weights, as it does in the loop over experts.
         """
         import torch
 
@@ -153,7 +153,7 @@ def has_operators(tokens: Tensor) -> bool:
 
 
 def routed(tokens: Tensor, selected: Tensor, routing: Tensor, weights: Weights) -> Tensor:
-    """Send each token through its chosen experts, and add up the weighted results.
+    """Run each token through its chosen experts, and return the weighted sum of their outputs.
 
     tokens [tokens, width], selected and routing [tokens, chosen] -> [tokens, width] in the dtype of `tokens`.
     """
@@ -229,7 +229,8 @@ GROUPED_MATMUL_TENSORS = 128
 
 
 def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
-    """Return the weights of a list of experts. Return None if the grouped product cannot compute these experts."""
+    """Return the weights of a list of experts, or None if the grouped matrix multiplication does not support these
+    experts."""
     import torch
 
     projections = []
@@ -250,8 +251,8 @@ def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
 
 
 def weights_of_tensors(experts: Experts, *, transposed: bool) -> Weights | None:
-    """Return the weights of experts that are stacked in two tensors. Return None if the grouped product cannot compute
-    them."""
+    """Return the weights of experts that are stacked in two tensors, or None if the grouped matrix multiplication does
+    not support these experts."""
     up, down = experts.gate_up_proj, experts.down_proj
     # With expert parallelism in transformers 5.18 and later, a token for an expert of another rank has an index that
     # no expert has here.

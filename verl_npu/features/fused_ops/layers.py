@@ -116,8 +116,8 @@ Pair: TypeAlias = "tuple[Tensor, Tensor]"
 def text(
     original: Callable[..., Pair], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: object, **kwargs: object
 ) -> Pair:
-    """Apply rotary embeddings to text: rotate q and k, both [batch, heads, seqlen, width], by cos and sin [batch,
-    seqlen, width]."""
+    """Apply rotary embeddings for text tokens: rotate q and k, both [batch, heads, seqlen, width], by cos and sin
+    [batch, seqlen, width]."""
     axis = kwargs.get("unsqueeze_dim", 1)
     npu_rotary_mul = None if args else _rotary_mul(q, k, cos, sin)
     if npu_rotary_mul is None:
@@ -134,9 +134,9 @@ def multimodal(
     mrope_section: Sequence[int],
     unsqueeze_dim: int = 1,
 ) -> Pair:
-    """Apply multimodal rotary embeddings, as `text` does, with cos and sin [3, batch, seqlen, width].
+    """Apply multimodal rotary embeddings, as `text` does, but with cos and sin of shape [3, batch, seqlen, width].
 
-    Each section of the width is rotated by the angles of time, height, or width.
+    Each section of the head dimension is rotated by the angles of time, height, or width.
     """
     import torch
 

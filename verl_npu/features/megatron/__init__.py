@@ -16,7 +16,7 @@ megatron = Feature(
     "early verl versions keep their batches on the host.",
 )
 over_megatron = megatron.more()
-"""The feature to which the modules of this folder add their patches."""
+"""The feature that contains the patches of all modules in this folder."""
 
 
 # All targets of these patches import Megatron or MindSpeed, or are called by code that does.

@@ -1,8 +1,8 @@
 """Patches for early versions of the Megatron workers. They keep a batch on the host, and move one micro-batch at a
 time.
 
-We give upstream an empty batch: it has the keys and sizes of the real batch, but its tensors have no elements.
-Upstream moves the empty batch to the NPU. The real batch stays on the host until the actor splits it into
+verl-npu passes an empty batch to upstream: it has the keys and sizes of the real batch, but its tensors have no
+elements. Upstream moves the empty batch to the NPU. The real batch stays on the host until the actor splits it into
 micro-batches.
 """
 
@@ -29,7 +29,7 @@ __all__ = [
 
 Result = TypeVar("Result")
 HELD = "_verl_npu_held"
-"""The attribute in which an empty batch holds the real batch."""
+"""The attribute of an empty batch that holds the real batch."""
 _BROADCAST_BYTES = 32 << 20
 """The maximum number of bytes in one broadcast."""
 _WORKER = "verl.workers.megatron_workers:ActorRolloutRefWorker"
@@ -58,7 +58,8 @@ _computed: ContextVar[Any] = ContextVar("_computed", default=None)
 
 
 def hold_the_batch(original: Callable[..., Result], worker: object, data: Any) -> Result:
-    """Run a worker's step with an empty batch, so that upstream moves no elements to the NPU."""
+    """Run a worker's step with an empty batch that holds the real batch, so that upstream moves no elements to the
+    NPU."""
     return original(worker, _without_elements(data))
 
 
@@ -79,7 +80,8 @@ for _step in _STEPS:
     _MINI_BATCHES, uses=_BATCH, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS
 )
 def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor: object, data: Any) -> Iterator[Any]:
-    """Return empty mini-batches. Each of them holds its real mini-batch."""
+    """Return placeholders of the mini-batches. Each placeholder has no elements, and holds its real mini-batch on the
+    host."""
     return map(_without_elements, original(actor, getattr(data, HELD, data)))
 
 
@@ -87,7 +89,8 @@ def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor:
 def take_the_held_batch(
     original: Callable[..., Result], actor: object, data: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Compute with the real batch that `data` holds, or with `data` if it holds none."""
+    """Compute with the real batch that the placeholder `data` holds, or with `data` itself if it is not a
+    placeholder."""
     held = getattr(data, HELD, None)
     if held is None:
         return original(actor, data, *args, **kwargs)
@@ -126,8 +129,8 @@ def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: 
     _MICRO_BATCHES, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS
 )
 def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int) -> Any:
-    """Return an iterator over micro-batches, or one iterator for each model chunk. It moves each micro-batch that is
-    still on the host to the NPU."""
+    """Return an iterator over micro-batches, or one iterator for each model chunk. The iterator moves micro-batches
+    that are still on the host to the NPU."""
     made = original(batches, vpp_size)
     if _computed.get() is None:
         return made

@@ -1,7 +1,7 @@
-"""The contract of a MindSpeed revision: the arguments that it accepts, its features and what they require, and the
-keys in its documents.
+"""The contract of a MindSpeed revision: the arguments that it accepts, its features and their requirements, and the
+keys in its documentation.
 
-The recorded contracts are in patches/mindspeed. catalogue.json lists the features that a user can switch on.
+The recorded contracts are in patches/mindspeed. catalogue.json lists the features that a user can enable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE_NAME = "arguments.json"
 _SCHEMA = 2
 
 
-# MindSpeed's documents for verl ask for these keys, though some revisions read neither.
+# MindSpeed's documentation for verl requires these keys, though some revisions read neither.
 _DOCUMENTED = ("swiglu", "use_distributed_optimizer")
 
 
@@ -52,7 +52,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class FeatureFacts:
-    """A feature of MindSpeed. A key with the same name switches it on; a feature of level 0 is always on."""
+    """A feature of MindSpeed. The override with the feature's name enables it. A feature of level 0 is always
+    enabled."""
 
     level: int
     conflicts: tuple[str, ...]
@@ -65,7 +66,8 @@ class FeatureFacts:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The contract of a MindSpeed revision. It is recorded, or extracted from source."""
+    """The contract of a MindSpeed revision: the arguments and features that this revision supports. The contract is
+    recorded, or extracted from source."""
 
     revision: str
     megatron: str
@@ -86,7 +88,8 @@ class Contract:
     such a MindSpeed was never run on virtual NPUs."""
 
     def knows(self, key: str) -> bool:
-        """Return whether `key` has an effect in this MindSpeed, or is required by MindSpeed's documents."""
+        """Return whether `key` has an effect in this MindSpeed version, or is required by MindSpeed's
+        documentation."""
         return any(key in known for known in (self.arguments, self.features, self.fields, self.reads, _DOCUMENTED))
 
     @property
@@ -101,8 +104,8 @@ class Contract:
 
     @staticmethod
     def alike(key: str, mine: object, theirs: object) -> bool:
-        """Return whether two workers in one process may have these two values of a key. They may if MindSpeed treats
-        both values alike."""
+        """Return whether two workers in one process may use these two values of a key, because MindSpeed treats both
+        values alike."""
         # MindSpeed only checks for `block`; Megatron's own recomputation reads each model's configuration.
         return mine == theirs or (key == "recompute_method" and "block" not in (mine, theirs))
 
@@ -135,7 +138,7 @@ def read_contract(path: Path) -> Contract:
     try:
         content = json.loads(path.read_text())
         if content["schema"] != _SCHEMA:
-            raise ValueError(f"schema {content['schema']}, not {_SCHEMA}")
+            raise ValueError(f"unsupported schema version {content['schema']} instead of {_SCHEMA}")
         return Contract(
             revision=content["revision"],
             megatron=content["megatron"],
@@ -150,9 +153,9 @@ def read_contract(path: Path) -> Contract:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeclarationError(
             subject=str(path),
-            expected="the contract of a MindSpeed revision",
+            expected="a valid contract file of a MindSpeed revision",
             found=f"{type(error).__name__}: {error}",
-            fix="install verl-npu again, or record the contract again with scripts/maintain/mindspeed_contract.py",
+            fix="reinstall verl-npu, or regenerate the contract with scripts/maintain/mindspeed_contract.py",
         ) from error
 
 
@@ -186,15 +189,15 @@ NEWEST = "core_r0.16.0"
 """The newest recorded revision of MindSpeed that was run on virtual NPUs."""
 
 
-# Recipes whose documents name another revision than the pin's documents: the package of their scripts -> the revision.
+# Recipes whose documentation names a different revision from the pin's: the package of their scripts -> the revision.
 _RECIPES: Mapping[str, str] = {"recipe.r1_ascend": "f6688"}  # recipe/r1_ascend/README.md
 
 
 def revision_for(pin: str, text: str = "") -> str:
     """Return the recorded revision of MindSpeed that goes with a pin.
 
-    The pin's documents name this revision. If `text` names a recipe that has documents of its own, the recipe's
-    documents are used instead. Raises KeyError for an unknown pin.
+    The pin's documentation names this revision. If `text` names a recipe that has its own documentation, that
+    documentation is used instead. Raises KeyError for an unknown pin.
     """
     # Imported here, because workers use the installed MindSpeed and read no pins.
     from ...pins import pins
@@ -205,18 +208,19 @@ def revision_for(pin: str, text: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A feature that a verl user can switch on through MindSpeed, with the exact overrides that do so."""
+    """A feature that a verl user can enable through MindSpeed, and the exact overrides that enable it."""
 
     name: str
     overrides: tuple[str, ...]
     documented: str
-    """The first revision whose documents list the feature. A dash if no documents list it."""
+    """The first revision whose documentation lists the feature. A dash if no revision's documentation lists it."""
     constraint: str
     keys: tuple[str, ...]
-    """The keys that MindSpeed or Megatron must know. Empty if the feature is switched on by a setting of verl."""
+    """The keys that MindSpeed or Megatron must support. Empty if a setting of verl enables the feature."""
 
     def missing(self, contract: Contract) -> tuple[str, ...]:
-        """Return the keys that neither the MindSpeed nor the Megatron of `contract` knows."""
+        """Return the keys that have no effect in the MindSpeed version of `contract` and are not required by the
+        documentation."""
         return tuple(key for key in self.keys if not contract.knows(key))
 
 

@@ -96,7 +96,7 @@ def refuse_mindspeed_without_its_dependencies() -> None:
 )
 def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, object]) -> None:
     """Check the overrides of the worker that calls `repatch`, and apply them. Raises JobSettingError if an override is
-    refused, and ApplyError if MindSpeed cannot be patched."""
+    rejected, and ApplyError if MindSpeed cannot be patched."""
     checked_repatch(original, args)
 
 
@@ -152,8 +152,7 @@ def remove_mindspeeds_empty_flash_attn(
 def keep_mindspeeds_patches_through_repatch(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
 ) -> object:
-    """Apply the first half of MindSpeed's patches. Then restore MindSpeed's own functions, which a second repatch
-    overwrites."""
+    """Apply MindSpeed's pre-patches, and then restore MindSpeed's own functions, which a repatch overwrites."""
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
     with own_functions_restored(MindSpeedPatchesManager):
@@ -217,7 +216,7 @@ _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
 def give_verl_the_original_torch_compile(
     original: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which torch.compile is torch's original function."""
+    """Return a context manager that restores torch's original torch.compile."""
     return _torch_compile_of_torch()
 
 
@@ -261,7 +260,8 @@ def collect_a_modules_own_state_only(
     prefix: str = "",
     keep_vars: bool = False,
 ) -> dict[str, Any]:
-    """Return the state of a module. If `destination` is given, add the state to it."""
+    """Return the state of `module`. If `destination` is given, collect the state of the module separately, and then
+    add it to `destination`."""
     if args or destination is None:
         # torch passes keywords when it collects a model. Positional arguments come from the user.
         return original(module, *args, destination=destination, prefix=prefix, keep_vars=keep_vars)

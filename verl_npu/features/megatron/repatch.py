@@ -58,7 +58,8 @@ _callers: list[Request] = []
 
 @contextlib.contextmanager
 def on_behalf_of(request: Request) -> Iterator[None]:
-    """In this context, treat each call of `repatch` as `request`, no matter which overrides the caller passes."""
+    """Within the `with` block, treat each call of `repatch` as `request`, regardless of the overrides that the caller
+    passes."""
     _callers.append(request)
     try:
         yield
@@ -69,8 +70,8 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 def repatch(request: Request) -> None:
     """Check `request`, and apply it through MindSpeed's own `repatch`. Do nothing if MindSpeed is not installed.
 
-    Raises JobSettingError if an override is refused, ApplyError if MindSpeed cannot be patched, and UnavailableError
-    if a package is missing. After such an error, the process is as it was before the call.
+    Raises JobSettingError if an override is rejected, ApplyError if MindSpeed cannot be patched, and UnavailableError
+    if a package is missing. If an error is raised, the state of the process is unchanged.
     """
     refuse_to_go_without_mindspeed(request.worker)
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
@@ -91,11 +92,11 @@ def refuse_to_go_without_mindspeed(worker: str) -> None:
     missing = missing_packages(folder)
     raise UnavailableError(
         subject=worker,
-        expected="the installed MindSpeed in this process, because Megatron does not run on NPUs without it",
-        found=f"an import of MindSpeed that failed without a message, because {' and '.join(missing)} "
+        expected="MindSpeed to be imported in this process, because Megatron does not run on NPUs without it",
+        found=f"that the import of MindSpeed failed silently, because {' and '.join(missing)} "
         f"{'is' if len(missing) == 1 else 'are'} not installed"
         if missing
-        else "an import of MindSpeed that failed without a message",
+        else "that the import of MindSpeed failed silently",
         fix=advice(missing) if missing else "run `python -c 'import mindspeed.megatron_adaptor'` to see the error",
         override=OVERRIDE,
     )
@@ -104,8 +105,8 @@ def refuse_to_go_without_mindspeed(worker: str) -> None:
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
     """Check the overrides, and apply them. `original` is MindSpeed's `repatch`, and `overrides` is its argument.
 
-    Raises JobSettingError if an override is refused, and ApplyError if MindSpeed cannot be patched. After such an
-    error, the process is as it was before the call.
+    Raises JobSettingError if an override is rejected, and ApplyError if MindSpeed cannot be patched. If an error is
+    raised, the state of the process is unchanged.
     """
     global _applied
     from .rules import check
@@ -133,7 +134,7 @@ def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
 
 
 def plain_values(mapping: object) -> dict[str, object]:
-    """Return a configuration as a dict of plain values. Return an empty dict for None."""
+    """Return a configuration as a dict of plain values, or an empty dict for None."""
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is not None and omegaconf.OmegaConf.is_config(mapping):
         container = omegaconf.OmegaConf.to_container(mapping, resolve=True)
@@ -195,7 +196,7 @@ class _PatchList:
 def _patches_for(
     request: Request, settings: Mapping[str, object], defaults: Mapping[str, object], arguments: Namespace
 ) -> Patches:
-    """Return the patches that MindSpeed would make with `settings`. None of them is made."""
+    """Return the patches that MindSpeed would apply with `settings`, without applying them."""
     from argparse import Namespace
 
     from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
@@ -235,7 +236,7 @@ def _refuse_conflicts(
     keys = held or differ
     raise JobSettingError(
         subject=f"{request.worker}: override_transformer_config",
-        expected=f"the values with which {first.request.worker} is running in this process: "
+        expected=f"the values that {first.request.worker} uses in this process: "
         + ", ".join(f"{key}={theirs.get(key)}" for key in keys),
         found=", ".join(f"{key}={mine.get(key)}" for key in keys),
         fix="set the same values for both workers, or give each worker its own resource pool, because MindSpeed "
@@ -319,7 +320,8 @@ class SavedState:
 
 @contextlib.contextmanager
 def own_functions_restored(manager: Any) -> Iterator[None]:
-    """At the end of this context, restore MindSpeed's own functions, except those that MindSpeed patches itself."""
+    """When the `with` block ends, restore the functions that MindSpeed's modules define, except those that MindSpeed
+    itself patches."""
     defined = [
         (module, name, value)
         for module_name, module in list(sys.modules.items())
@@ -336,7 +338,8 @@ def own_functions_restored(manager: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_lazy_aliases() -> Iterator[None]:
-    """In this context, a lookup in one of transformers' alias modules finds nothing and imports nothing."""
+    """Context manager that disables lookups in transformers' alias modules, so that a lookup finds nothing and imports
+    nothing."""
     aliases = [
         (module, namespace(module)["__getattr__"])
         for name, module in list(sys.modules.items())
@@ -358,7 +361,8 @@ def _is_alias(module: types.ModuleType) -> bool:
 
 
 def remove_placeholder_modules(package: str) -> None:
-    """Remove the empty modules that MindSpeed made for `package` from sys.modules. A real package stays."""
+    """Remove the empty modules that MindSpeed created for `package` from sys.modules. Modules of a real package are
+    kept."""
     for name in [name for name in sys.modules if name.partition(".")[0] == package and _is_dummy(sys.modules[name])]:
         del sys.modules[name]
 

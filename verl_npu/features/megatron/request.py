@@ -1,8 +1,8 @@
 """A worker's request to MindSpeed: its overrides, and the settings that MindSpeed gets because of them.
 
-This module also reads requests in the form in which a user types them: `key=value …`, a Hydra command line, or a shell
-script that contains one. A value that the shell or Hydra would still replace, such as `${TP}`, is kept as it is
-written. Rules that depend on such a value are skipped.
+This module also parses requests as a user types them: `key=value …`, a Hydra command line, or a shell script that
+contains one. A value that the shell or Hydra would still replace, such as `${TP}`, is kept as it is written. Rules
+that depend on such a value are skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 OVERRIDE = "VERL_NPU_DISABLE=megatron"
-"""The setting with which a user stops verl-npu from changing MindSpeed."""
+"""The setting that prevents verl-npu from changing MindSpeed."""
 
 
 # The settings in a worker's `megatron` section that the rules read.
@@ -67,7 +67,7 @@ class Engine(enum.Enum):
 
     @property
     def overrides(self) -> str:
-        """The key under which the engine's section has the overrides."""
+        """The key in the engine's section that contains the overrides."""
         return "override_transformer_config" if self is Engine.MEGATRON else "mcore_kwargs"
 
 
@@ -84,12 +84,12 @@ class Request:
 
 
 def effective(request: Request) -> dict[str, object]:
-    """Return the overrides of a request, together with the overrides that verl's or MindSpeed's documents require in
-    addition.
+    """Return the overrides of a request, together with the additional overrides that the documentation of verl or
+    MindSpeed requires.
 
-    Flash attention is added, unless the overrides ask for the batch-invariant version. The size of context
-    parallelism comes from the engine's section. The settings that the features mc2 and swapped optimizer read from
-    MindSpeed's arguments come from that section, too.
+    Flash attention is added, unless the overrides request the batch-invariant version. The context-parallel size comes
+    from the engine's section. So do the settings that the features mc2 and swapped optimizer read from MindSpeed's
+    arguments.
     """
     settings = dict(request.overrides)
     section = {key: value for key, value in request.section.items() if value is not None}
@@ -115,8 +115,8 @@ def _negated(value: object) -> object:
 def not_judged(request: Request, contract: Contract) -> dict[str, Unexpanded]:
     """Return the settings that the rules cannot judge, as a mapping from names to values.
 
-    These are values that are not yet expanded, and command-line arguments of MindSpeed-LLM and Megatron that no
-    contract records.
+    These are values that still contain a reference or a shell expression, and command-line arguments of MindSpeed-LLM
+    and Megatron that are not recorded in any contract.
     """
     section = {f"{request.engine.value}.{key}": value for key, value in request.section.items()}
     found = {key: value for key, value in {**request.overrides, **section}.items() if isinstance(value, Unexpanded)}
@@ -146,7 +146,8 @@ class Unexpanded:
 
 
 def unexpanded(text: str) -> Unexpanded | None:
-    """Return `text` as an unexpanded value. Return None if `text` is a plain value."""
+    """Return `text` as an `Unexpanded` value if it contains a reference, a shell command, or a shell variable.
+    Otherwise, return None."""
     if _REFERENCE.search(text):
         return Unexpanded(text, "is a reference to another setting")
     if _COMMAND.search(text):
@@ -157,7 +158,8 @@ def unexpanded(text: str) -> Unexpanded | None:
 
 
 class UnknownValueError(Exception):
-    """A rule needs a value that is not expanded yet. The rule is then skipped. No user sees this error."""
+    """Raised when a rule needs a value that is not expanded yet. The rule is then skipped, so that no user sees this
+    error."""
 
 
 class Known(Mapping[str, object]):
@@ -218,7 +220,7 @@ Parts = tuple[dict[str, object], dict[str, object]]
 
 
 def requests(text: str) -> list[Request]:
-    """Return the request of each worker in a text, sorted by the first override of each worker.
+    """Return the request of each worker whose overrides are in a text, in the order of the workers' first overrides.
 
     Raises CommandError if the text cannot be read, or if it has no override for Megatron.
     """
@@ -232,7 +234,7 @@ def requests(text: str) -> list[Request]:
                 _put(sections.setdefault((engine, worker), ({}, dict(_DEFAULTS))), engine, key, _value(match["value"]))
     if sections:
         return [_request(sections, engine, worker) for engine, worker in sections]
-    # Without a section, the words are the overrides.
+    # Without a section, the arguments are the overrides.
     bare = {match["key"]: _value(match["value"]) for match in pairs if "." not in match["key"]}
     if len(pairs) != len(words) or not bare:
         raise _unreadable(text, "no Megatron override")
@@ -263,7 +265,7 @@ def _request(sections: Mapping[tuple[Engine, str], Parts], engine: Engine, worke
 
 
 def _words(text: str) -> list[str]:
-    """Split a text as a shell does. Comment lines are dropped, and continued lines are joined."""
+    """Split text as a shell does. Comment lines are dropped, and continued lines are joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     # A script may end in a backslash, because `$(cat run.sh)` removes the line break after it.
     joined = "\n".join(lines).replace("\\\n", " ").rstrip().removesuffix("\\")
@@ -303,7 +305,7 @@ def _value(text: str) -> object:
 
 
 def _parts(text: str) -> list[str]:
-    """Split a text at its commas. A comma inside brackets does not count."""
+    """Split text at its commas, except commas inside brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "[{(") - (letter in "]})")

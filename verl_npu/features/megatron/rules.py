@@ -1,10 +1,10 @@
 """Rules for the overrides of one worker. They find settings that MindSpeed would reject, ignore, or misinterpret.
 
-A finding is an error, and the job is refused, if we have seen the failure with the real MindSpeed, Megatron, and verl
-on virtual NPUs (tests/features/megatron/test_refusals.py). Other findings are warnings: MindSpeed's documents forbid
-the setting, or the setting has no effect. From MindSpeed 2.2.0 on, making a model's configuration calls
-`validate_args`; there, a setting that `validate_args` forbids is an error, too. The rules need only the overrides. So
-they work for a launch script as well as in the job.
+A finding is an error, and the job is rejected, if the failure was seen with the real MindSpeed, Megatron, and verl on
+virtual NPUs (tests/features/megatron/test_refusals.py). Other findings are warnings: MindSpeed's documentation forbids
+the setting, or the setting has no effect. From MindSpeed 2.2.0 on, creating a model's configuration calls
+`validate_args`. In these versions, a setting that `validate_args` forbids is an error, too. The rules need only the
+overrides. So they work for a launch script as well as in the job.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Asked:
 
 
 def check(request: Request, contract: Contract) -> dict[str, object]:
-    """Return the effective overrides of a request, and print warnings about settings that may be wrong.
+    """Return the effective overrides of a request, and print warnings about settings that may be incorrect.
 
-    If settings are certainly wrong, nothing is changed, and JobSettingError names all of them.
+    If settings are certainly incorrect, nothing is changed, and JobSettingError names all of these settings.
     """
     found = list(problems(request, contract))
     for doubt in (problem for problem in found if not problem.refused):
@@ -70,10 +70,10 @@ def check(request: Request, contract: Contract) -> dict[str, object]:
 
 
 def problems(request: Request, contract: Contract) -> Iterator[Finding]:
-    """Yield the problems of a request, both certain and possible ones: first of keys, then of types, then of
-    combinations.
+    """Yield the certain and the possible problems of a request: first problems with keys, then problems with types,
+    and then problems with combinations of keys.
 
-    Values that are not expanded yet, and combinations with them, are not judged.
+    Values that are not expanded yet, and combinations that contain them, are not judged.
     """
     asked = Asked(request, contract, Known(effective(request)), Known(request.section))
     for rule in RULES:
@@ -97,7 +97,7 @@ def _shown(key: str, settings: Mapping[str, object]) -> str:
 
 
 def _problem(subject: str, expected: str, found: str, fix: str, certain: bool = True) -> Finding:
-    """Make a problem. It is an error if the job is `certain` to fail, else a warning. `problems` adds the code of the
+    """Create a problem: an error if the job is `certain` to fail, otherwise a warning. `problems` adds the code of the
     rule."""
     severity = Severity.ERROR if certain else Severity.WARNING
     return Finding(code="", severity=severity, subject=subject, expected=expected, found=found, fix=fix)
@@ -111,7 +111,7 @@ def _unread_group(asked: Asked) -> Iterator[Finding]:
         yield _problem(
             f"(mindspeed.llm_kwargs.{section['llm_kwargs']})",
             "mcore_kwargs, because upstream's MindSpeedEngineConfig ends llm_kwargs with a TypeError, although "
-            "upstream's documents name llm_kwargs",
+            "upstream's documentation names llm_kwargs",
             "llm_kwargs",
             fix,
         )
@@ -126,7 +126,7 @@ def _unread_group(asked: Asked) -> Iterator[Finding]:
 
 
 def _key_or_type(asked: Asked) -> Iterator[Finding]:
-    """Find keys that no code reads, and values that fail, mean the opposite, or have the wrong type."""
+    """Find keys that no code reads, and values that fail, mean the opposite, or have an invalid type."""
     request, contract = asked.request, asked.contract
     for key, value in request.overrides.items():
         if not contract.knows(key):
@@ -164,7 +164,7 @@ def _flash_attention(asked: Asked) -> Iterator[Finding]:
             "True, because without flash attention MindSpeed finds no attention mask in the first forward pass",
             str(settings.get("use_flash_attn")),
             "remove use_flash_attn, which is on by default",
-            # With a micro-batch size, MindSpeed makes a mask, which may be wrong.
+            # With a micro-batch size, MindSpeed creates a mask, which may be incorrect.
             certain=asked.request.forward and not {"micro_batch_size", "seq_length"} <= settings.keys(),
         )
     elif settings.get("sparse_mode", 0) not in (0, 2):
@@ -248,7 +248,7 @@ def _mbridge(asked: Asked) -> Iterator[Finding]:
     if section.get("use_mbridge") and stages not in (None, 1):
         yield _problem(
             "(megatron.use_mbridge=True)",
-            "no virtual pipeline with mbridge, according to MindSpeed's documents",
+            "no virtual pipeline with mbridge, according to MindSpeed's documentation",
             f"megatron.virtual_pipeline_model_parallel_size={stages}",
             "if the job fails, remove megatron.use_mbridge or megatron.virtual_pipeline_model_parallel_size",
             # Some of upstream's own scripts set both.
@@ -382,7 +382,7 @@ def _unknown(key: str, value: object, contract: Contract, request: Request) -> F
     hint = f"write {' or '.join(near)}, or remove {key}" if near else f"remove {key}"
     return _problem(
         subject=f"{key}={value}",
-        expected=f"a key that MindSpeed {contract.revision} or Megatron {contract.megatron} knows",
+        expected=f"a key that MindSpeed {contract.revision} or Megatron {contract.megatron} supports",
         found="an unknown key, which has no effect",
         fix=f"{hint}; `verl-npu lint --list-overrides` lists the known overrides",
         # Megatron-Bridge has its own configurations, which have more fields than Megatron's.
@@ -391,7 +391,7 @@ def _unknown(key: str, value: object, contract: Contract, request: Request) -> F
 
 
 def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
-    """Check the type of a value. `repatch` converts no values, but many wrong types still work; these are only
+    """Check the type of a value. `repatch` converts no values, but many incorrect types still work; these are only
     warnings."""
     argument = contract.arguments.get(key)
     # Megatron's command line declares some switches of features, such as use_flash_attn, that no contract records.
@@ -406,7 +406,7 @@ def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
     fix = f"write {key}={corrected} without quotes" if corrected else f"use {expected}"
     if kinds == {"bool"} and corrected not in ("True", "False"):
         fix = f"write {key}=True or {key}=False, or remove {key}"
-    # A text instead of False is true. A text or a wrong number instead of one of Megatron's numbers ends in a
+    # A string instead of False is true. A string or an invalid number instead of one of Megatron's numbers ends in a
     # TypeError.
     reversed_ = isinstance(value, str) and "bool" in kinds and value.strip("'\"").lower() in _FALSE
     number = bool(field) and kinds <= {"int", "float"} and isinstance(value, str | float)
@@ -415,8 +415,7 @@ def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
 
 
 def _wrong_type(argument: Argument, value: object) -> str:
-    """If MindSpeed's command line would reject `value`, return the values that it accepts. Otherwise return an empty
-    text."""
+    """Return the values that MindSpeed's command line accepts, or an empty string if it accepts `value`."""
     if value is None and argument.default is None:
         return ""
     if argument.choices and value not in argument.choices:
@@ -435,8 +434,7 @@ def _words(annotation: str) -> set[str]:
 
 
 def _wrong_annotation(annotation: str, value: object) -> str:
-    """If `value` does not fit the annotation of a Megatron field, return the annotation. Otherwise return an empty
-    text."""
+    """Return the annotation of a Megatron field, or an empty string if `value` fits the annotation."""
     # A null in verl's configuration files stands for Megatron's default. Megatron treats False like null.
     absent = value is None or (value is False and "Optional" in annotation)
     if absent or not _words(annotation) <= _TYPE_NAMES or "Literal" in annotation:
@@ -473,8 +471,8 @@ RULES = tuple(
         (
             "key-or-type",
             _key_or_type,
-            "A key that neither MindSpeed nor Megatron reads, or a value that fails, means the opposite, or has the "
-            "wrong type.",
+            "A key that neither MindSpeed nor Megatron reads, or a value that fails, means the opposite, or has an "
+            "invalid type.",
         ),
         (
             "size-no-number",
@@ -515,7 +513,7 @@ RULES = tuple(
         (
             "mbridge-virtual-pipeline",
             _mbridge,
-            "A virtual pipeline with mbridge, which MindSpeed's documents exclude.",
+            "A virtual pipeline with mbridge, which MindSpeed's documentation excludes.",
         ),
         (
             "mc2",

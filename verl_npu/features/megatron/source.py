@@ -40,10 +40,11 @@ _CONFIG_FILES = ("core/model_parallel_config.py", "core/transformer/transformer_
 
 
 def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: bool = True) -> Contract:
-    """Extract the contract of the packages in the folders `mindspeed` and `megatron`.
+    """Extract the contract of the packages in the folders `mindspeed` and `megatron`: their arguments and features.
 
-    `revision` and `core` are recorded as their revisions. With `deep`, the keys that MindSpeed's code reads at run
-    time are searched, too; this takes seconds. Raises SourceError if one of the folders does not contain its package.
+    `revision` and `core` are recorded as the revisions of MindSpeed and Megatron. With `deep`, also search for the
+    keys that MindSpeed's code reads at run time, which takes seconds. Raises SourceError if one of the folders does
+    not contain its package.
     """
     classes = _feature_classes(mindspeed)
     active = _active_classes(mindspeed / "features_manager" / "__init__.py")
@@ -85,7 +86,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
 
 
 def needs_adaptor(mindspeed: Path) -> bool:
-    """Return whether this MindSpeed is a layer on MegatronAdaptor, as it is from core_r0.17.0 on."""
+    """Return whether this MindSpeed version is built on MegatronAdaptor, as core_r0.17.0 and later are."""
     return _has(mindspeed, *_OF_ADAPTOR)
 
 
@@ -96,7 +97,7 @@ def _has(folder: Path, file: str, mark: str) -> bool:
 
 
 def missing_packages(mindspeed: Path | None) -> list[str]:
-    """Return the packages that the MindSpeed in this folder always imports and that are not installed here."""
+    """Return the packages that the MindSpeed version in this folder always imports but that are not installed here."""
     missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
     for package, file, mark in _IMPORTS:
         if mindspeed is not None and _has(mindspeed, file, mark) and importlib.util.find_spec(package) is None:
@@ -109,7 +110,7 @@ def advice(missing: Sequence[str]) -> str:
     steps = [f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing if name != _ADAPTOR)}"]
     if _ADAPTOR in missing:
         steps = [*(steps if len(missing) > 1 else ()), "install MegatronAdaptor and TransformerEngineNPU"]
-    return f"{'; '.join(steps)}, in the versions that this MindSpeed needs"
+    return f"{'; '.join(steps)}, in the versions that this version of MindSpeed requires"
 
 
 def megatron_fields(megatron: Path) -> dict[str, str]:
@@ -158,10 +159,9 @@ def _active_classes(path: Path) -> list[str]:
     if "create_features_list" not in functions:
         raise SourceError(
             subject=str(path),
-            expected="a function create_features_list",
-            found="no function of this name",
-            fix="use one of the recorded revisions of MindSpeed, because this MindSpeed lists its features in "
-            "another way",
+            expected="a function named create_features_list",
+            found="no function with this name",
+            fix="use one of the recorded revisions of MindSpeed, because this revision lists its features differently",
         )
     order = []
     for call in _calls(functions["create_features_list"]):
@@ -261,7 +261,7 @@ def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
 _GETTERS = ("get_full_args", "get_mindspeed_args")
 
 
-# The names under which MindSpeed's and Megatron's code holds the arguments or a model's configuration. MindSpeed sets
+# The variables that hold the arguments or a model's configuration in MindSpeed's and Megatron's code. MindSpeed sets
 # each override as an attribute of both.
 _HOLDERS = frozenset(
     {"args", "_args", "global_args", "full_args", "mindspeed_args", "config", "cfg", "transformer_config"}
@@ -277,12 +277,12 @@ def parse(path: Path) -> ast.Module:
             subject=str(path),
             expected="a source file of MindSpeed or Megatron",
             found=f"{type(error).__name__}: {error}",
-            fix="pass the folder of the package itself, for example MindSpeed/mindspeed",
+            fix="pass the folder of the Python package, for example MindSpeed/mindspeed",
         ) from error
 
 
 def keys_read(*packages: Path) -> set[str]:
-    """Return the keys that the code in these folders reads from any arguments and any configuration."""
+    """Return the keys that the code in these folders reads from argument objects and configuration objects."""
     files = (path for package in packages for path in sorted(package.rglob("*.py")))
     keys = {key for path in files for key in _attributes_read(parse(path), _is_holder)}
     return {key for key in keys if key.isidentifier() and not key.startswith("__")}
@@ -322,8 +322,8 @@ def _args_attributes(node: ast.AST) -> set[str]:
 
 
 def process_keys(mindspeed: Path) -> set[str]:
-    """Return the keys that are read from the arguments of the process. The code that MindSpeed's features import is
-    searched for them."""
+    """Return the keys that MindSpeed's features read from the arguments of the process. The code that the features
+    import is searched."""
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)
@@ -338,13 +338,13 @@ def process_keys(mindspeed: Path) -> set[str]:
 
 
 def _is_held(held: set[str], getters: set[str], node: ast.expr) -> bool:
-    """Return whether `node` gives the arguments of the process: a variable in `held`, or a call of a function in
-    `getters`."""
+    """Return whether `node` evaluates to the arguments of the process: a variable in `held`, or a call of a function
+    in `getters`."""
     return _is_call(node, getters) or (isinstance(node, ast.Name) and node.id in held)
 
 
 def _reachable(mindspeed: Path) -> list[Path]:
-    """Return the files that the features import, directly or indirectly. The features' own files are left out."""
+    """Return the files that the features import, directly or indirectly. The features' own files are not included."""
     waiting = sorted((mindspeed / "features_manager").rglob("*.py"))
     seen = set(waiting)
     for path in waiting:
@@ -400,7 +400,7 @@ def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
         raise SourceError(
             subject="megatron.core",
             found="MindSpeed is installed without Megatron-Core",
-            fix="run `pip install megatron-core`, in the version that this MindSpeed needs",
+            fix="run `pip install megatron-core==VERSION` with the version that this version of MindSpeed requires",
         )
     extracted = extract(mindspeed, megatron, "installed", "installed", deep=False)
     recorded = nearest(extracted)

@@ -38,7 +38,7 @@ _SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheck
 def drop_save_options_unknown_to_mbridge(
     original: Callable[..., object], manager: Any, *args: object, **kwargs: object
 ) -> object:
-    """Save a checkpoint, and pass to the bridge only the options that it supports."""
+    """Save a checkpoint, passing only the options that the bridge supports."""
     bridge = manager.bridge
     save = getattr(bridge, "save_weights", None)
     if bridge is None or save is None:
@@ -76,7 +76,8 @@ Result = TypeVar("Result")
     requires=Defines(_SAVE_DISTRIBUTED),
 )
 def pass_torch_the_checkpoint_format(original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-    """Save a checkpoint in torch's own format. The returned request, which writes later, uses that format, too."""
+    """Save a checkpoint in torch's own format. If the save is asynchronous, the returned request also uses that
+    format."""
     with written_in_torchs_format():
         request = original(*args, **kwargs)
     write = getattr(request, "async_fn", None)
@@ -114,8 +115,8 @@ def _write_with_format(write: Callable[..., object], *args: object, **kwargs: ob
 
 @contextlib.contextmanager
 def written_in_torchs_format() -> Iterator[None]:
-    """In this context, make Megatron save in torch's own format. Do nothing if torch needs no format, or Megatron
-    passes one."""
+    """Context manager that makes Megatron save in torch's own format. Does nothing if torch requires no format
+    argument, or if Megatron already passes a format."""
     take_back = _give_format()
     try:
         yield
@@ -154,8 +155,8 @@ _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
     retired_by=Not(Imports(_INITIALIZER, _HEAD)),
 )
 def load_the_value_head_without_flash_attn() -> None:
-    """Load upstream's module with the value head from its file, and put it into sys.modules, where upstream's import
-    finds it."""
+    """Load upstream's value-head module from its file, and register it in sys.modules, so that upstream's import finds
+    it."""
     from .source import package_folder
 
     folder = package_folder("verl", "models")
@@ -244,8 +245,8 @@ def set_the_experimental_flag_of_an_older_megatron(
 def pack_latent_attention_through_mbridge_too(
     original: Callable[..., Result], wrap_config: object, tf_config: object, *args: object, **kwargs: object
 ) -> Result:
-    """Return a model's Megatron modules. If the model has latent attention, first apply upstream's fix for packed
-    sequences."""
+    """Return a model's Megatron modules. For a model with latent attention, first apply upstream's packed-sequence
+    fix."""
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
     if isinstance(tf_config, MLATransformerConfig) and not _packs_queries():
@@ -284,7 +285,8 @@ _COUNT = f"{_REPLAY}:get_moe_num_layers_to_build"
 def ask_megatron_only_for_the_offset_that_it_knows(
     original: Callable[..., int], config: Any, vp_stage: int | None = None, pp_rank: int | None = None
 ) -> int:
-    """Return the number of mixture-of-experts layers in one pipeline stage."""
+    """Return the number of mixture-of-experts layers in one pipeline stage. Pass Megatron's offset function only the
+    arguments that it accepts."""
     from verl.utils.megatron import router_replay_utils as replay
 
     known = inspect.signature(replay.get_transformer_layer_offset).parameters

@@ -1,6 +1,6 @@
-"""Patches with which upstream's Megatron workers (up to v0.7) and engines give MindSpeed their own overrides.
+"""Patches that make upstream's Megatron workers (up to v0.7) and engines pass their own overrides to MindSpeed.
 
-Each worker or engine must do so before it makes its process groups.
+Each worker or engine must pass its overrides before it creates its process groups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..configuration import Section
 
 REQUEST = "_verl_npu_request"
-"""The attribute of a worker or an engine in which its request is stored."""
+"""The attribute of a worker or an engine that stores its request."""
 _WORKERS = "verl.workers.megatron_workers"
 _LINK_WORKERS = "none: compare the calls of repatch in verl/workers/megatron_workers.py"
 
@@ -42,7 +42,7 @@ def request_of(worker: str, section: Section) -> Request:
 
 
 def repatch_again(owner: object) -> None:
-    """Apply the request of a worker or an engine again. Do nothing if it has made no request."""
+    """Reapply the overrides that a worker or an engine has requested. Do nothing if the owner has requested none."""
     request = getattr(owner, REQUEST, None)
     if request is not None:
         repatch(request)
@@ -75,7 +75,7 @@ def give_mindspeed_the_actors_or_refs_overrides(
 
 
 def _declare_worker(owner: str, worker: str, name: str) -> None:
-    """Declare the patch `name`. It gives MindSpeed a worker's overrides, because upstream does not."""
+    """Declare the patch `name`, which passes a worker's overrides to MindSpeed, because upstream does not."""
     target = f"{_WORKERS}:{owner}.__init__"
 
     def give_mindspeed_its_own_overrides(original: Callable[..., None], made: object, config: Section) -> None:
@@ -111,7 +111,7 @@ _declare_worker("RewardModelWorker", "reward_model", "give_mindspeed_the_reward_
 def configure_each_worker_with_its_own_overrides(
     original: Callable[..., object], worker: object, *args: object, **kwargs: object
 ) -> object:
-    """Make the model's configuration while the worker's own overrides are applied."""
+    """Create the model's configuration while the worker's own overrides are applied."""
     repatch_again(worker)
     return original(worker, *args, **kwargs)
 
@@ -135,7 +135,7 @@ def _refuse_other_reference(request: Request, config: Section) -> None:
     differ = sorted(k for k in {*theirs, *request.overrides} if theirs.get(k) != request.overrides.get(k))
     raise JobSettingError(
         subject="actor_rollout_ref: ref.megatron.override_transformer_config",
-        expected="the actor's overrides, because one worker makes both models from them",
+        expected="the same overrides as for the actor, because one worker builds both models",
         found=", ".join(f"{key}={theirs.get(key)} (the actor has {request.overrides.get(key)})" for key in differ),
         fix="remove the reference's overrides, or run the reference as a separate worker",
         override=OVERRIDE,
@@ -172,7 +172,7 @@ def give_mindspeed_the_engines_overrides(
     optimizer_config: object,
     checkpoint_config: object,
 ) -> None:
-    """Construct the engine while its overrides are applied."""
+    """Construct the engine with its MindSpeed overrides applied."""
     request = request_of(_LANGUAGE_MODEL, engine_config)
     repatch(request)
     setattr(engine, REQUEST, request)
@@ -227,7 +227,7 @@ _declare_groups(_VALUE, "the value model's engine", "check_the_value_model_engin
 def configure_each_engine_with_its_own_overrides(
     original: Callable[..., object], engine: Any, *args: object, **kwargs: object
 ) -> object:
-    """Make the model's configuration while the engine's own overrides are applied."""
+    """Create the model's configuration while the engine's own overrides are applied."""
     repatch_again(engine)
     result = original(engine, *args, **kwargs)
     provider, request = getattr(engine, "provider", None), getattr(engine, REQUEST, None)

@@ -1,8 +1,8 @@
-"""A token limit for the micro-batches of a dynamic batch, if the user asks for it.
+"""A token limit for the micro-batches of a dynamic batch, if the user requests the limit.
 
 Upstream's function still counts the tokens, agrees with the other ranks on a number of micro-batches, sorts them, and
-cuts them out of the batch. We only change two things: we set a minimum number of micro-batches, and we answer when the
-function asks how to distribute the sequences. So the ranks run exactly upstream's collectives, in upstream's order.
+cuts them out of the batch. The patches change only two things: they set a minimum number of micro-batches, and they
+decide how to distribute the sequences. So the ranks run exactly upstream's collectives, in upstream's order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _MODULE = "verl.utils.seqlen_balancing"
 _REARRANGE = f"{_MODULE}:rearrange_micro_batches"
 BOUNDED_UPSTREAM = Raises(_REARRANGE, "ValueError", when="max_token_len")
-"""Tells whether upstream has its own limit, as at v0.9.1. That verl adds micro-batches until all are small enough, or
-raises an error."""
+"""The question whether upstream has its own limit, as at v0.9.1. That verl adds micro-batches until all are small
+enough, or raises an error."""
 micro_batches = Feature(
     "micro_batches", "With VERL_NPU_TOKEN_BUDGET=1, no micro-batch of a dynamic batch exceeds its token budget."
 )
@@ -58,9 +58,10 @@ MicroBatches = TypeVar("MicroBatches")
 def keep_token_budget(
     original: Callable[..., tuple[MicroBatches, list[list[int]]]], *args: object, **kwargs: object
 ) -> tuple[MicroBatches, list[list[int]]]:
-    """Split a batch into micro-batches. If the user asked for the limit, each has at most `max_token_len` tokens.
+    """Split a batch into micro-batches. If the user requested a token limit, each micro-batch has at most
+    `max_token_len` tokens.
 
-    If a sequence on one rank is too long, raises JobSettingError on all ranks that agree on the number of
+    If a sequence on one rank is too long, JobSettingError is raised on all ranks that share the number of
     micro-batches.
     """
     if not environment.TOKEN_BUDGET.read():
@@ -102,8 +103,8 @@ def keep_token_budget(
     requires=_HAS_FUNCTIONS,
 )
 def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> int:
-    """Round a number of micro-batches up to a multiple. Raises JobSettingError if a rank cannot make that many
-    micro-batches."""
+    """Round a number of micro-batches `a` up to a multiple of `b`. Raises JobSettingError if a rank cannot create that
+    number of micro-batches."""
     count = original(a, b)
     demand = _demand.get() if _calls else None
     if demand is not None:
@@ -124,7 +125,8 @@ def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> in
 def split_within_budget(
     original: Callable[..., list[list[int]]], seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
 ) -> list[list[int]]:
-    """Return `k_partitions` lists of indices, in which the sums of the values in `seqlen_list` are about equal."""
+    """Return `k_partitions` lists of indices into `seqlen_list`. The lengths in each list add up to about the same
+    sum."""
     demand = _demand.get() if _calls else None
     if demand is None:
         return original(seqlen_list, k_partitions, equal_size)
@@ -145,8 +147,8 @@ def _world_group() -> object:
 
 
 _REASONS = {
-    State.NATIVE: "this verl limits its micro-batches itself",
-    State.ABSENT: "this verl does not split batches with the functions that verl-npu knows",
+    State.NATIVE: "this verl version limits its micro-batches itself",
+    State.ABSENT: "this verl version does not split batches with the functions that verl-npu patches",
 }
 
 

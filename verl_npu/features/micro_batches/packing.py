@@ -1,8 +1,8 @@
 """Packing of sequences into bins within a token budget.
 
-The number of bins comes from first-fit-decreasing; a caller may ask for more. First, we spread the sequences evenly
-over that number of bins. If a bin then exceeds the budget, we instead take the bins of first-fit-decreasing and
-balance them.
+The number of bins comes from first-fit-decreasing; a caller may request more. First, the sequences are spread evenly
+over that number of bins. If a bin then exceeds the budget, the bins of first-fit-decreasing are used instead, and
+balanced.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ def pack(lengths: Sequence[int], budget: int) -> Bins:
 
 
 def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
-    """Return `count` bins within the budget, in which the sums of `weights` are about equal. This is a fast
-    heuristic.
+    """Return `count` bins within the budget whose sums of `weights` are about equal. This is a fast heuristic.
 
     `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError in the same cases as
     `check_count`.
@@ -66,7 +65,7 @@ def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -
             subject="the number of micro-batches on this rank",
             expected=f"at least {len(packed)} micro-batches, because of the budget of {budget} tokens, and at most "
             f"{len(lengths)}, which is the number of sequences",
-            found=f"{count}, the largest number among the ranks, rounded up for the virtual pipeline",
+            found=f"{count}, the largest number of any rank, rounded up for virtual pipeline parallelism",
             fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
@@ -77,8 +76,8 @@ def _decreasing(weights: Sequence[int]) -> list[int]:
 
 
 def _distributed(lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins | None:
-    """Put each sequence, heaviest first, into the lightest bin that has room for it. Return None if no bin has
-    room."""
+    """Put each sequence, heaviest first, into the lightest bin that has room for it. Return the bins, or None if no
+    bin has room."""
     bins: Bins = [[] for _ in range(count)]
     rooms = [budget] * count
     # Among equally light bins, the one with fewer sequences wins, so that sequences without weight leave no bin empty.
@@ -133,7 +132,8 @@ Batch: TypeAlias = "Mapping[str, torch.Tensor]"
 class Demand:
     """The sequences to split, given by their lengths in tokens.
 
-    With a `group_size` above 1, `lengths` are those of groups of sequences that must stay together.
+    If `group_size` is greater than 1, each item of `lengths` is the total length of a group of sequences that must
+    stay together.
     """
 
     lengths: Sequence[int]
@@ -146,8 +146,8 @@ class Demand:
 
     @classmethod
     def of(cls, batch: Batch, budget: int, group_size: int) -> Demand | None:
-        """Return the demand of a batch. Return None if there is nothing to split, or if upstream would not split the
-        batch."""
+        """Return the sequences of a batch as a demand, or None if there is nothing to split or if upstream would not
+        split the batch."""
         lengths, width = _lengths(batch)
         if not lengths or len(lengths) % group_size:
             return None
@@ -162,14 +162,14 @@ class Demand:
 
     @property
     def least(self) -> int:
-        """The smallest possible number of micro-batches. If a sequence is too long, the value is a mark that tells all
-        ranks so."""
+        """The smallest possible number of micro-batches. If a sequence is too long, the value is a mark that reports
+        the error to all ranks."""
         return len(self.packed) if self.fits else _MARK + self.longest
 
     @property
     def allowed(self) -> int:
-        """The token budget that is passed to upstream. It is so large that upstream always reaches the point where the
-        ranks agree on a number of micro-batches."""
+        """The token budget that is passed to upstream. The budget is large enough for every sequence, so that upstream
+        always goes on until the ranks agree on a number of micro-batches."""
         return max(self.budget, self.longest)
 
     def check_agreed(self, agreed: int, rounded: int) -> None:
@@ -202,7 +202,7 @@ class Demand:
             expected="only sequences that fit the budget",
             found=found or f"a sequence of {length} tokens on another rank",
             fix="raise the *_max_token_len_per_gpu of this worker (the budget is the value of this setting "
-            "multiplied by the size of sequence parallelism), or lower data.max_prompt_length or "
+            "multiplied by the sequence-parallel size), or lower data.max_prompt_length or "
             "data.max_response_length",
         )
 
@@ -211,7 +211,7 @@ class Demand:
             subject="verl.utils.seqlen_balancing:rearrange_micro_batches",
             expected=f"micro-batches of at most {self.budget} tokens",
             found=found,
-            fix="report this error, because this verl splits batches in a way that verl-npu does not know",
+            fix="report this error, because verl-npu does not support how this verl version splits batches",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
 

@@ -105,7 +105,7 @@ def check_and_complete_engine_settings(
 def check_and_complete_engine_settings_in_trainer(
     original: Callable[..., Result], trainer: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Apply the rollout's rules to the trainer's configuration, then validate it."""
+    """Apply the rollout's rules to the trainer's configuration, and then run upstream's validation."""
     _check_and_complete(trainer.config)
     return original(trainer, *args, **kwargs)
 
@@ -136,7 +136,7 @@ _RUN = f"{_SERVER}:vLLMHttpServer.run_server"
 async def keep_development_endpoints_closed(
     original: Callable[..., Awaitable[Result]], server: object, *args: object, **kwargs: object
 ) -> Result:
-    """Start the engine and its server. vLLM's development endpoints stay closed, unless the user opened them."""
+    """Start the engine and its server. vLLM's development endpoints stay disabled unless the user enabled them."""
     before = os.environ.get(_ENDPOINTS)
     module = vars(sys.modules[_SERVER])
     build = module["build_app"]
@@ -259,7 +259,7 @@ async def keep_weights_that_are_not_offloaded(
 async def keep_weights_that_are_not_offloaded_on_waking(
     original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Wake up the rollout, and sync the weights. Weights that are not offloaded stay where they are."""
+    """Wake up the rollout, and sync the weights. Weights that are not offloaded stay in place on the NPU."""
     return await _without_offload(original, worker, *args, **kwargs)
 
 
@@ -291,8 +291,8 @@ async def _without_offload(
     requires=AllOf(Imports(_SERVER, "vllm.utils.argparse_utils"), Imports(_SERVER, "vllm.utils")),
 )
 def reduce_vllm_version_to_release(version: Result) -> Result:
-    """Reduce `vllm.__version__` to a release that compares as numbers. Return upstream's `package_version`
-    unchanged."""
+    """Replace `vllm.__version__` with a release that is compared numerically. Return `version`, the value of
+    upstream's `package_version`, unchanged."""
     from .releases import Release
 
     vllm = sys.modules.get("vllm")
@@ -319,7 +319,7 @@ _VLLM = "verl.third_party.vllm:get_version"
     requires=Defines(_VLLM),
 )
 def name_lists_of_operators_as_python_does() -> None:
-    """Add Python's built-in list types to the types that `torch.library.infer_schema` knows."""
+    """Add Python's built-in list types to the types that `torch.library.infer_schema` supports."""
     from torch._library import infer_schema
 
     for table in ("SUPPORTED_PARAM_TYPES", "SUPPORTED_RETURN_TYPES"):

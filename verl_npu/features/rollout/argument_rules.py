@@ -1,4 +1,4 @@
-"""Rules for arguments that the installed vLLM does not know, or that never reach the engine."""
+"""Rules for arguments that the installed vLLM does not support, or that never reach the engine."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ _MODULES = (
     "vllm.entrypoints.cli.serve",
     "vllm.entrypoints.llm",
 )
-"""The modules in which vLLM defines the arguments of its engine and its server."""
+"""The modules of vLLM that define the arguments of its engine and its server."""
 _DEFAULTS = {"swap_space", "disable_mm_preprocessor_cache"}
 """Arguments that upstream's own configuration sets."""
 _SIZES = "cudagraph_capture_sizes"
 
 
 def unknown_arguments(config: Section) -> Iterator[Finding]:
-    """Refuse an argument in engine_kwargs that the installed vLLM does not know.
+    """Yield an error if engine_kwargs contain arguments that the installed vLLM does not support.
 
-    Otherwise, vLLM would fail in a worker with `got an unexpected keyword argument` or `unrecognized arguments`.
+    Without this check, vLLM would fail in a worker with `got an unexpected keyword argument` or `unrecognized
+    arguments`.
     """
     asked = _vllm_arguments(config)
     known = _known(SourceTree.installed(("vllm",))) if asked else frozenset()
@@ -42,8 +43,8 @@ def unknown_arguments(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.engine_arguments",
             subject=_KWARGS,
-            expected="arguments that the installed vLLM knows",
-            found=f"{', '.join(unknown)}, which vLLM's source does not mention",
+            expected="arguments that the installed vLLM supports",
+            found=f"{', '.join(unknown)}, which vLLM's source does not contain",
             fix="remove the unknown arguments" + (f"; did you mean {', '.join(near)}?" if near else ""),
         )
 
@@ -56,16 +57,16 @@ def unread_arguments(config: Section) -> Iterator[Finding]:
     if engine.get("mode") == "async" and chosen and server and "engine_kwargs" not in server:
         yield remark(
             "rollout.unread_arguments",
-            f"{_KWARGS}: with rollout.mode=async, this verl's server does not read these arguments, so "
+            f"{_KWARGS}: with rollout.mode=async, the installed verl's server does not read these arguments, so "
             f"{', '.join(chosen)} {'has' if len(chosen) == 1 else 'have'} no effect; use rollout.mode=sync",
         )
 
 
 def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterator[Finding]:
-    """Refuse a list of graph sizes if verl's server passes the whole list as one word. By default, look at the
-    installed verl.
+    """Yield an error if verl's server would pass a list of graph sizes to vLLM as a single argument. By default, check
+    the installed verl.
 
-    vLLM's parser expects one word for each size. It would fail in a Ray actor, minutes after the start of the job,
+    vLLM's parser expects one argument for each size. It would fail in a Ray actor, minutes after the start of the job,
     with `argument --cuda_graph_sizes: invalid int value: '[8, 64]'`.
     """
     engine = config.actor_rollout_ref.rollout
@@ -83,8 +84,8 @@ def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterat
         yield refusal(
             "rollout.sizes_in_one_word",
             subject=key,
-            found=f"this verl's server passes the list [{sizes}] to vLLM as one word, and vLLM's parser ends the "
-            "server with `invalid int value`",
+            found=f"the installed verl's server passes the list [{sizes}] to vLLM as a single argument, and vLLM "
+            "exits with `invalid int value`",
             fix=f"remove {key}, and pass the sizes as JSON: {instead}",
         )
 
@@ -109,7 +110,7 @@ def _vllm_arguments(config: Section) -> dict[str, object]:
 
 
 def _known(tree: SourceTree) -> frozenset[str]:
-    """Return all words in vLLM's modules that define arguments. Return none if one of the first two modules is
+    """Return all names in vLLM's modules that define arguments, or an empty set if one of the first two modules is
     missing."""
     if any(tree.read(module) is None for module in _MODULES[:2]):
         return frozenset()

@@ -2,7 +2,7 @@
 together.
 
 Upstream's rollout starts one engine for each group of tensor-parallel ranks. Environment variables of vLLM tell each
-engine its data-parallel rank, the number of engines, and the address at which they meet. Source: vLLM 0.10,
+engine its data-parallel rank, the number of engines, and the address that they use to connect. Source: vLLM 0.10,
 `vllm/config/parallel.py` and `vllm/v1/engine/llm_engine.py`.
 """
 
@@ -54,8 +54,8 @@ class Place:
 
 
 def variables(place: Place, addresses: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Return vLLM's environment variables for a place. `addresses` has the host of each rank, and a free port on that
-    host."""
+    """Return vLLM's environment variables for a rank's place among the engines. `addresses` contains the host of each
+    rank, and a free port on that host."""
     host, port = addresses[place.first]
     return {
         _SIZE: str(place.data),
@@ -66,7 +66,7 @@ def variables(place: Place, addresses: Sequence[tuple[str, int]]) -> dict[str, s
 
 
 def join(engine: Section) -> None:
-    """If the configuration asks for it, make the next engine of this process share its model with other engines.
+    """Make the next engine of this process share its model with other engines, if the configuration requests this.
 
     All ranks must call this function together.
     """
@@ -92,7 +92,7 @@ def _exchange(world: int) -> list[tuple[str, int]]:
 
 
 def sharing_obstacle(engine: Section, tree: SourceTree) -> str:
-    """Return the reason why the engines cannot share a model. Return an empty text if they can."""
+    """Return the reason why the engines cannot share a model, or an empty string if they can."""
     if engine.get("mode") == "async":
         return "rollout.mode=async, whose engines at this revision start one by one"
     known = tree.read(_ENGINE) is not None

@@ -14,7 +14,7 @@ __all__ = ["OTHER_SIZES", "arguments", "passing_arguments", "plain", "user_kwarg
 
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
 OTHER_SIZES = "cuda_graph_sizes"
-"""An argument of vLLM itself, from which vLLM computes the sizes of graphs."""
+"""An argument of vLLM itself, which vLLM uses to compute the graph sizes."""
 _CAPTURE_SIZES = (8, 16, 32, 64, 128, 192, 256, 384)
 """The graph sizes that the plugin in the published image uses."""
 _MAX_NUM_SEQS = 1024
@@ -23,7 +23,7 @@ _MAX_NUM_SEQS = 1024
 
 @contextmanager
 def passing_arguments(config: Section) -> Iterator[Section]:
-    """In this context, pass the user's arguments to each new engine. Yield the configuration from which to build the
+    """Context manager that passes the user's arguments to each new engine. Yields the configuration for building the
     engine."""
     join(config)
     own = copy.deepcopy(config)
@@ -35,7 +35,7 @@ def passing_arguments(config: Section) -> Iterator[Section]:
 
 @contextmanager
 def _passing_also(asked: Mapping[str, object]) -> Iterator[None]:
-    """In this context, pass the arguments in `asked`, too, to each engine that upstream's module makes."""
+    """Context manager that also passes the arguments in `asked` to each engine that upstream's module creates."""
     module = vars(sys.modules[_SPMD])
     engine = module["LLM"]
     module["LLM"] = lambda **given: engine(**_merged(given, asked))
@@ -55,7 +55,8 @@ def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[st
 
 
 def arguments(engine: Section) -> dict[str, object]:
-    """Return the user's arguments for the engine: engine_kwargs, and the settings that later pins of upstream pass."""
+    """Return the user's arguments for the engine: engine_kwargs, and the settings that later revisions of verl pass to
+    the engine."""
     asked: dict[str, object] = {}
     if engine.get("max_num_seqs") not in (None, _MAX_NUM_SEQS):
         asked["max_num_seqs"] = engine.get("max_num_seqs")
@@ -77,7 +78,7 @@ def _with_few_graphs(engine: Section) -> dict[str, object]:
 
 
 def user_kwargs(engine: Section) -> dict[str, object]:
-    """Return the user's engine_kwargs for vLLM as plain data. Arguments that are None are left out."""
+    """Return the user's engine_kwargs for vLLM as plain data. Arguments that are None are omitted."""
     kwargs = (engine.get("engine_kwargs") or {}).get("vllm") or {}
     return {str(key): plain(value) for key, value in kwargs.items() if value is not None}
 

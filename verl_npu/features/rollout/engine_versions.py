@@ -1,4 +1,4 @@
-"""Rules that find releases of vLLM and vllm-ascend with which a rollout cannot start. They run before the job
+"""Rules that find releases of vLLM and vllm-ascend that cannot start a rollout. The rules run before the job
 starts."""
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _TORCH_PACKAGES = ("torch", "torch_npu")
 
 
 def unfit_releases(config: Section) -> Iterator[Finding]:
-    """Refuse the job if the installed verl, vLLM, and vllm-ascend cannot be imported together.
+    """Yield an error if the installed versions of verl, vLLM, and vllm-ascend cannot be imported together.
 
-    We import none of them. We look in their source for imports that cannot succeed. A release that neither verl's
-    documents nor vllm-ascend's own requirements name is only a warning. If vLLM is not installed, there are no
-    findings, because the job may run on other hosts.
+    This function imports none of them. It searches their source for imports that cannot succeed. A release that
+    neither verl's documentation nor vllm-ascend's own requirements name causes only a warning. If vLLM is not
+    installed, there are no findings, because the job may run on other hosts.
     """
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
@@ -116,7 +116,7 @@ def _workers(tree: SourceTree) -> Sequence[str]:
 
 
 def _evaluated(test: ast.expr, vllm: str) -> bool | None:
-    """Evaluate a condition such as `vllm_version_is("0.11.0")`, by which vllm-ascend chooses its imports."""
+    """Evaluate a condition that vllm-ascend uses to choose its imports, such as `vllm_version_is("0.11.0")`."""
     from packaging.version import InvalidVersion, Version
 
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -132,14 +132,14 @@ def _evaluated(test: ast.expr, vllm: str) -> bool | None:
 
 
 def _unnamed(pin: Pin | None) -> Iterator[Finding]:
-    """Warn about installed releases that neither verl's documents nor vllm-ascend's requirements name."""
+    """Warn about installed releases that neither verl's documentation nor vllm-ascend's requirements name."""
     engine = _unnamed_releases(pin) if pin is not None else []
     if engine and pin is not None:
         yield remark(
             "rollout.engine_versions",
-            f"verl's documents for NPUs name {_named_engines(pin)} for {pin.name}, but {' and '.join(engine)} "
+            f"verl's documentation for NPUs names {_named_engines(pin)} for {pin.name}, but {' and '.join(engine)} "
             f"{'is' if len(engine) == 1 else 'are'} installed here; verl-npu found no import that fails; "
-            "if the rollout fails, run `verl-npu doctor`, which says what to install",
+            "if the rollout fails, run `verl-npu doctor`, which reports what to install",
         )
     for package, asked in _unmet_requirements():
         yield remark(
@@ -172,7 +172,8 @@ def _is_named(named: str, version: Version) -> bool:
 def _unmet_requirements() -> Iterator[tuple[str, str]]:
     """Yield the requirements of vllm-ascend that the installed torch and torch_npu do not meet.
 
-    We ignore post-releases. verl's documents name some that vllm-ascend's metadata exclude, and verl trains with them.
+    Post-releases are ignored, because verl's documentation names some that vllm-ascend's metadata excludes, and verl
+    trains with them.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -194,8 +195,8 @@ def _unmet_requirements() -> Iterator[tuple[str, str]]:
 
 
 def _pin() -> Pin | None:
-    """Return the pin that equals the installed verl or is nearest to it. Return None if this process has not judged
-    verl."""
+    """Return the pin that equals the installed verl version or is nearest to it, or None if this process has not
+    judged verl."""
     try:
         revision = manifest()["upstreams"].get("verl")
     except LookupError:
@@ -204,7 +205,7 @@ def _pin() -> Pin | None:
 
 
 def _named(pin: Pin | None) -> str:
-    return f"; verl's documents for NPUs name {_named_engines(pin)} for {pin.name}" if pin is not None else ""
+    return f"; verl's documentation for NPUs names {_named_engines(pin)} for {pin.name}" if pin is not None else ""
 
 
 def _named_engines(pin: Pin) -> str:

@@ -8,7 +8,7 @@ __all__ = ["refusal", "remark"]
 
 
 def refusal(code: str, *, subject: str, found: str, fix: str, expected: str = "") -> Finding:
-    """Make a finding that ends the job before its first process starts."""
+    """Create a finding that stops the job before its first process starts."""
     return Finding(
         code=code,
         severity=Severity.ERROR,
@@ -21,5 +21,5 @@ def refusal(code: str, *, subject: str, found: str, fix: str, expected: str = ""
 
 
 def remark(code: str, text: str) -> Finding:
-    """Make a finding that is only a warning."""
+    """Create a finding that is only a warning."""
     return Finding(code, Severity.WARNING, text)

@@ -8,7 +8,8 @@ __all__ = ["Release"]
 
 
 class Release(str):
-    """A release such as `0.11.0`, without local part and post-release. It compares as numbers, not as text."""
+    """A release such as `0.11.0`, without a local part and without a post-release part. Releases are compared as
+    numbers, not as strings."""
 
     __slots__ = ()
 

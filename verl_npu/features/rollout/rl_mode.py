@@ -28,8 +28,8 @@ _ADDITIONAL = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
 
 
 def wrong_rl_config(config: Section) -> Iterator[Finding]:
-    """Refuse values in rl_config that vllm-ascend would refuse in the server: unknown keys, and values other than True
-    or False."""
+    """Yield an error if rl_config contains values that vllm-ascend would reject in the server: unknown keys, or values
+    other than True or False."""
     known, _, mode = _current_settings(config)
     if _SWITCH not in known or mode is None:
         return
@@ -40,7 +40,8 @@ def wrong_rl_config(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.rl_config",
             subject=f"{_ADDITIONAL}.{_KEY}",
-            expected=f"only keys of the installed vllm-ascend ({', '.join(sorted(known))}), each True or False",
+            expected=f"only keys that the installed vllm-ascend supports ({', '.join(sorted(known))}), each set to "
+            "True or False",
             found=str(mode) if pairs is None else ", ".join(f"{key}={pairs[key]!r}" for key in wrong),
             fix="remove unknown keys, and set each known key to True or False",
         )
@@ -72,7 +73,8 @@ def _current_settings(config: Section) -> tuple[frozenset[str], Any, Any]:
 
 
 def additional_config(config: Section) -> Any:
-    """Return the engine's additional_config. If it is a text, parse it as JSON, or return None if it is not JSON."""
+    """Return the engine's additional_config, parsed as JSON if it is a string. Return None if the string is not valid
+    JSON."""
     given = _configured(config)
     if given is None:
         return {}
@@ -87,7 +89,7 @@ def _configured(config: Section) -> Any:
 
 
 def _known(tree: SourceTree) -> frozenset[str]:
-    """Return the keys of vllm-ascend's class RlConfig. Return none if the class does not exist."""
+    """Return the keys of vllm-ascend's class RlConfig, or an empty set if the class does not exist."""
     fields = (field for node in tree.nodes(_CLASS) if isinstance(node, ast.ClassDef) for field in node.body)
     return frozenset(
         field.target.id for field in fields if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)

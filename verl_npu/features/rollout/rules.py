@@ -75,7 +75,8 @@ def check(config: Section, only: Collection[str] | None = None) -> None:
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """Print the warnings among a rule's findings. Raises FleetError or JobSettingError for the first refusal."""
+    """Print the warnings among a rule's findings. Raises FleetError or JobSettingError for the first finding that is
+    an error."""
     for finding in findings:
         if finding.refused:
             # The allocator's setting is a variable that all processes of the job must share.
@@ -116,8 +117,8 @@ def expandable_segments(
 def sleep_mode_overrides(engine: Section) -> str:
     """Return the result of `sleep_mode_overrides_of` for an engine of the installed verl.
 
-    This imports verl's classes. An engine counts as upstream's own, unless a recipe has registered another one in this
-    process.
+    This function imports verl's classes. The engine is assumed to be upstream's own, unless a recipe has registered
+    another one in this process.
     """
     return sleep_mode_overrides_of(engine, _fields(), lambda mode: _is_upstreams("vllm", mode))
 
@@ -125,22 +126,22 @@ def sleep_mode_overrides(engine: Section) -> str:
 def sleep_mode_overrides_of(
     engine: Section, fields: frozenset[str] | None, is_upstreams: Callable[[str], bool]
 ) -> str:
-    """Return the overrides with which the vLLM engine is built without sleep mode.
+    """Return the overrides that build the vLLM engine without sleep mode.
 
-    Return an empty text if the engine has no sleep mode anyway, or if it is not upstream's own, because we know
-    nothing about other engines. `fields` are the fields of upstream's RolloutConfig, or None if the class does not
-    exist. `is_upstreams` tells whether the engine of a mode is upstream's own. Upstream sets enable_sleep_mode as
+    Return an empty string if the engine has no sleep mode anyway, or if it is not upstream's own, because nothing is
+    known about other engines. `fields` are the fields of upstream's RolloutConfig, or None if the class does not
+    exist. `is_upstreams` returns whether the engine of a mode is upstream's own. Upstream sets enable_sleep_mode as
     follows:
 
         revision               mode    the engine's enable_sleep_mode
         796871d7               both    free_cache_engine; engine_kwargs are not read (async) or a duplicate (sync)
-        v0.6.1                 sync    free_cache_engine; in engine_kwargs it would be a duplicate
+        v0.6.1                 sync    free_cache_engine; setting it in engine_kwargs, too, is an error
         v0.6.1                 async   True, unless engine_kwargs set it
-        ccd7d934 and later     async   enable_sleep_mode, which is True by default; engine_kwargs win
+        ccd7d934 and later     async   enable_sleep_mode, which is True by default; engine_kwargs take precedence
         ccd7d934, v0.7.0       sync    the choice of a recipe's own engine; r1_ascend's is False
 
-    The row is chosen by upstream's classes, not by its version: `RolloutConfig` does not exist at 796871d7, and has a
-    field `enable_sleep_mode` from ccd7d934 on.
+    The row is selected by the classes that upstream defines, not by upstream's version: `RolloutConfig` does not exist
+    at 796871d7, and has a field `enable_sleep_mode` from ccd7d934 on.
     """
     name, mode = "enable_sleep_mode", engine.get("mode", "sync")
     if fields is None or (mode == "sync" and is_upstreams(mode)):
@@ -186,9 +187,9 @@ def _ranks(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.ranks",
             subject=_TENSOR,
-            expected=f"an engine with a number of ranks that divides the job's {nodes * each} NPUs",
+            expected=f"an engine whose number of ranks divides the job's {nodes * each} NPUs",
             found=f"engines of {size} ranks (tensor_model_parallel_size x pipeline_model_parallel_size)"
-            + (f", {shared} of which share a model" if shared > 1 else ""),
+            + (f", and {shared} engines that share a model" if shared > 1 else ""),
             fix="change a parallel size, trainer.nnodes, or trainer.n_gpus_per_node",
         )
 
@@ -212,7 +213,7 @@ def _heads(config: Section) -> Iterator[Finding]:
             "rollout.heads",
             subject=f"{_TENSOR}={size}",
             expected=f"a divisor of the model's {heads} attention heads",
-            found=f"{size}, with which vLLM does not start",
+            found=f"{size}, a size that vLLM rejects",
             fix=f"set the size to one of {', '.join(divisors)}",
         )
 
@@ -235,13 +236,13 @@ def _additional_config(config: Section) -> Iterator[Finding]:
             "rollout.additional_config",
             subject=_ADDITIONAL,
             expected="keys that the installed vllm-ascend reads",
-            found=f"{', '.join(unread)}, which vllm-ascend's source does not mention",
+            found=f"{', '.join(unread)}, which vllm-ascend's source does not contain",
             fix="remove the unknown keys" + (f"; did you mean {', '.join(near)}?" if near else ""),
         )
 
 
 def _sources() -> list[str] | None:
-    """Return the source of vllm-ascend's modules without importing them. Return None if vllm-ascend is not installed
+    """Return the source of vllm-ascend's modules without importing them, or None if vllm-ascend is not installed
     here."""
     try:
         found = importlib.util.find_spec("vllm_ascend")
@@ -259,7 +260,8 @@ def _words(sources: Iterable[str]) -> list[str]:
 
 
 def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Iterator[Finding]:
-    """Refuse a parallelism setting of the rollout that verl does not read. By default, look at the installed verl."""
+    """Yield an error for each parallelism setting of the rollout that verl does not read. By default, check the
+    installed verl."""
     # Such an engine starts without the parallelism: a model that needs it does not fit, and other models are slow.
     # Sources: the code of verl 796871d7; vllm_ascend/platform.py and distributed/utils.py of 0.9.1 for the output
     # head.
@@ -303,8 +305,8 @@ def _asked_divisions(engine: Section) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _weight_format(config: Section) -> Iterator[Finding]:
-    # Only the worker knows its vllm-ascend. From 0.23 on, the engine fails when it wakes up; earlier releases do not
-    # read the key.
+    # The version of vllm-ascend is known only in the worker. From 0.23 on, the engine fails when it wakes up; earlier
+    # releases do not read the key.
     asked = additional_config(config)
     mode = asked.get(NZ_KEY) if hasattr(asked, "get") else None
     if config.actor_rollout_ref.rollout.get("name") == "vllm" and mode:
@@ -334,7 +336,7 @@ def _kernels(config: Section) -> Iterator[Finding]:
     if model.get("use_liger"):
         yield remark(
             "rollout.kernels",
-            f"{_MODEL}.use_liger=True: upstream's documents for Ascend up to v0.7.1 say that liger-kernel is not "
+            f"{_MODEL}.use_liger=True: upstream's documentation for Ascend up to v0.7.1 says that liger-kernel is not "
             "supported; if training ends with a Triton error, set use_liger to False",
         )
 
@@ -404,7 +406,7 @@ RULES: tuple[Rule[Section], ...] = (
         "rollout.engine_arguments",
         unknown_arguments,
         _EITHER,
-        about="Arguments in engine_kwargs that the installed vLLM does not know: the engine would fail.",
+        about="Arguments in engine_kwargs that the installed vLLM does not support: the engine would fail.",
     ),
     Rule(
         "rollout.unread_arguments",
@@ -416,22 +418,22 @@ RULES: tuple[Rule[Section], ...] = (
         "rollout.sizes_in_one_word",
         sizes_in_one_word,
         _JOB,
-        about="A list of graph sizes that the installed verl's server passes to vLLM as one word, with which vLLM's "
-        "parser ends the server.",
+        about="A list of graph sizes that the installed verl's server passes to vLLM as a single argument, which "
+        "makes vLLM exit.",
     ),
     Rule(
         "rollout.rl_config",
         wrong_rl_config,
         _JOB,
-        about="The keys of vllm-ascend's rl_config: the installed release must know them, and each must be True or "
-        "False.",
+        about="The keys of vllm-ascend's rl_config: the installed release must support them, and each must be True "
+        "or False.",
     ),
     Rule(
         "rollout.weight_format",
         _weight_format,
         _EITHER,
-        about="A weight format in additional_config that overrides the variable with which verl-npu keeps weights in "
-        "the plain format.",
+        about="A weight format in additional_config that overrides the variable that verl-npu sets to keep weights "
+        "in the plain format.",
     ),
     Rule(
         "rollout.kernels",
@@ -446,4 +448,4 @@ RULES: tuple[Rule[Section], ...] = (
         about="The packages triton and triton-ascend installed together: both provide the module `triton`.",
     ),
 )
-"""All rules, in the order in which a job applies them."""
+"""All rules, in the order that a job applies them."""

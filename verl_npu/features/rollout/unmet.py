@@ -10,7 +10,7 @@ from ...registry.source.lookup import missing_module, resolve
 from ...registry.source.tree import SourceTree, packages_above
 
 Decide = Callable[[ast.expr], bool | None]
-"""A function that tells whether a condition holds. It returns None if the source does not show that."""
+"""A function that returns whether a condition holds, or None if the source does not show that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class UnmetImport:
 def unmet_imports(
     starts: Iterable[str], importer: str, imported: str, tree: SourceTree, decide: Decide = lambda test: None
 ) -> Iterator[UnmetImport]:
-    """Yield the imports that cannot succeed: names that `importer` imports from the package `imported`, which lacks
-    them.
+    """Yield the imports that cannot succeed: names that `importer` imports from the package `imported`, but that this
+    package does not define.
 
-    The search starts at the modules `starts` of the package `importer`. Only imports that are certainly executed
-    count: those at the top of a module, outside of `try`, and not under a condition that `decide` leaves open. Raises
-    SourceError if a module on the way cannot be parsed.
+    The search starts at the modules in `starts`, which belong to the package `importer`. Only imports that are
+    certainly executed count: those at the top of a module, outside of `try`, and not under a condition that `decide`
+    leaves open. Raises SourceError if a module that the search reaches cannot be parsed.
     """
     waiting, seen = list(starts), set[str]()
     while waiting:

@@ -12,7 +12,7 @@ WAIT_LONGER = f"{environment.WEIGHT_SYNC_TIMEOUT.name}=SECONDS"
 
 
 class Check(str, Enum):
-    """The comparison that a sync makes after it has compared names, shapes, and dtypes."""
+    """The additional comparison that a sync runs after names, shapes, and dtypes match."""
 
     NONE = "none"
     CHECKSUMS = "checksums"

@@ -41,10 +41,10 @@ _NONE = Conventions()
 
 
 class Registry:
-    """The features of one plugin, and of others that contribute to it, in one process.
+    """The features of one plugin, and of the distributions that contribute features to it, in one process.
 
-    A `Lifecycle` begins and ends the registry, and holds its mutex while it does so. Only when the registry begins
-    does it call `bundles` and read any source.
+    A `Lifecycle` begins and ends the registry while holding the registry's mutex. The registry calls `bundles` and
+    reads source only when it begins.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Registry:
         conventions: Conventions = _NONE,
         patch_modules: Sequence[PatchModule] = (),
     ) -> None:
-        """Make a registry that has not begun yet.
+        """Create a registry that has not begun yet.
 
-        `conventions` are facts about the decorators of the upstreams. `patch_modules` are the modules with which
-        upstream patches other packages. The registry checks whether their patches have an effect.
+        `conventions` are facts about the decorators of the upstreams. `patch_modules` are the upstream modules that
+        patch other packages. The registry checks whether their patches have an effect.
         """
         self.policy = policy
         self.seconds = 0.0
@@ -82,8 +82,8 @@ class Registry:
 
     @property
     def revisions(self) -> Mapping[str, Revision]:
-        """The revision of each upstream, as a mapping from the upstreams' names. The mapping is empty unless the
-        registry has begun."""
+        """The revision of each upstream, keyed by the upstream's name. The mapping is empty until the registry has
+        begun."""
         return {} if self._known is None else self._known.revisions
 
     @property
@@ -92,10 +92,10 @@ class Registry:
         return tuple(sorted({p.feature for p in self._ledger.patches() if self._ledger.verdicts[p.id].forced}))
 
     def begin(self) -> None:
-        """Judge the patches. Apply those whose modules are loaded, and wait until the modules of the others are
-        imported.
+        """Judge the patches. Apply the patches whose modules are already loaded, and register hooks that apply the
+        others when their modules are imported.
 
-        A second call resumes work that was interrupted. In strict mode, every call raises the first error.
+        A second call resumes interrupted work. In strict mode, every call raises the first error.
         """
         known = self._known or self._judge()
         if known.error is not None and self.policy.strict:
@@ -122,7 +122,8 @@ class Registry:
             raise interruption
 
     def abandon(self) -> None:
-        """Record, in the child of a fork, that another thread of the parent was patching at that moment."""
+        """Mark the pending patches as failed. Called in a forked child process if another thread of the parent process
+        was patching during the fork."""
         self._ledger.abandon("this process was forked while another thread of its parent was patching")
 
     def status(self) -> dict[str, Verdict]:
@@ -224,7 +225,7 @@ class Registry:
         """Report a patch that was declared after the features were judged. In strict mode, raises DeclarationError."""
         error = DeclarationError(
             subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
-            found="this patch is left out, because it was declared after the patches had been judged",
+            found="this patch is ignored, because it was declared after the patches had been judged",
             fix="declare the patch in the module of your own feature, which your entry point must import",
         )
         if self.policy.strict:
@@ -259,7 +260,7 @@ class Registry:
             self._changed()
 
     def _apply_again(self, name: str, module: ModuleType) -> None:
-        """If `module` has overwritten our patches, apply them again."""
+        """Apply patches again if `module` has overwritten them."""
         with self._mutex.lock:
             self._ledger.write_over(name, module)
             self._changed()

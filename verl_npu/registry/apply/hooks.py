@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Inside(threading.local):
-    """A set of locks, each with a name. While a thread executes a function that it may enter a second time, it holds
-    the lock that marks this function.
+    """Named locks that detect reentrancy, one set for each thread. While a thread executes a function that it may
+    enter a second time, the thread holds the lock with the function's name.
 
-    A `with` statement releases a lock no matter what interrupts it. A flag would stay set if an interruption came
-    between setting and clearing it.
+    A `with` statement releases a lock even after an interruption. A flag would stay set if an interruption came
+    between setting the flag and clearing it.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ _lock = threading.RLock()
 
 
 def add_hook(name: str, hook: Hook, *, before: bool = False) -> None:
-    """Call `hook(module)` each time that the module `name` has been executed: now if it is loaded, and after each
-    reload.
+    """Call `hook(module)` after each execution of the module `name`: immediately if the module is already loaded, and
+    again after each reload.
 
     With `before`, call the hook just before the module is executed, and never for a module that is already loaded. If
-    the hook raises an error, the import raises it, too, every time. Adding a hook twice has no effect.
+    the hook raises an error, every import of the module raises the error, too. Adding a hook twice has no effect.
     """
     with _lock:
         placed = (_before if before else _after).setdefault(name, [])
@@ -82,7 +82,7 @@ def remove_hook(name: str, hook: Hook) -> None:
 
 
 def _put_finder_first() -> None:
-    # A finder in front of ours, such as typeguard's, would find a hooked module without asking ours.
+    # A finder in front of this one, such as typeguard's, would find a hooked module without calling this one.
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     sys.meta_path.insert(0, _finder)
@@ -160,7 +160,7 @@ class _HookedLoader:
     """A substitute for a module's loader, until the module is executed. It runs the hooks before and after the module
     is executed.
 
-    It first puts the real loader back, because other code asks for the type and the resources of a module's loader.
+    It first puts the real loader back, because other code reads the type and the resources of a module's loader.
     """
 
     def __init__(self, spec: importlib.machinery.ModuleSpec) -> None:
@@ -243,8 +243,8 @@ def _is_main_test(ast: Any, node: Any) -> bool:
 
 
 def program_starts(name: str) -> None:
-    """Run the hooks of the module `name` if it is the program that Python runs. The module's code calls this after its
-    definitions."""
+    """Run the hooks of the module `name` if Python runs this module as the main program. The module calls this
+    function after its own definitions."""
     main = sys.modules.get("__main__")
     if main is not None and getattr(getattr(main, "__spec__", None), "name", None) == name:
         _run(_after, name, main)

@@ -36,7 +36,7 @@ class Ledger:
         return (patch for feature in self.features for patch in feature)
 
     def live(self) -> Iterator[Patch]:
-        """Yield the patches that are in force or will be."""
+        """Yield the patches that are applied or will be applied."""
         return (patch for patch in self.patches() if self.verdicts[patch.id].state in LIVE)
 
     def status(self) -> dict[str, Verdict]:
@@ -47,10 +47,10 @@ class Ledger:
     # Applying.
 
     def apply(self, executed: Mapping[str, ModuleType]) -> list[BaseException]:
-        """Apply the patches of the modules in `executed`, and of modules that were loaded without our hooks. Return
-        the errors.
+        """Apply the patches of the modules in `executed`, and of modules that were loaded without calling verl-npu's
+        import hooks. Return the errors.
 
-        Each feature is applied whole or not at all.
+        Each feature is applied completely or not at all.
         """
         modules = {**self._loaded_past_hooks(executed), **executed}
         wanted = {feature: [p for p in feature if self._waits(p, modules, executed)] for feature in self.features}
@@ -81,8 +81,8 @@ class Ledger:
         return list(failures.values())
 
     def _loaded_past_hooks(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
-        """Return modules, other than `executed`, for which patches wait, although they were already loaded without our
-        hooks."""
+        """Return modules with pending patches, other than `executed`, that were loaded without calling verl-npu's
+        import hooks."""
         waiting = {patch.target.module for patch in self.patches() if self.verdicts[patch.id].state is State.PENDING}
         return {name: sys.modules[name] for name in sorted(waiting - executed.keys()) if is_loaded(name)}
 
@@ -94,7 +94,8 @@ class Ledger:
         return wanted and patch.action is not Action.GUARD
 
     def _binding(self, patch: Patch, module: ModuleType) -> Binding:
-        """Make the binding to write for a patch. If one is already in force, return that. Nothing is written."""
+        """Return the binding to write for a patch, without writing it. If a binding is already in force, return that
+        binding."""
         slot = find_slot(module, patch.target)
         made = self.bindings.get(patch.id)
         if made is not None and made.slot == slot and made.in_force():
@@ -128,26 +129,26 @@ class Ledger:
         if not binding.in_force():
             raise ApplyError(
                 subject=f"patch {binding.patch.id}",
-                found=f"another package guards {binding.patch.target}, so that the target still holds "
+                found=f"another package prevents changes to {binding.patch.target}, which still is "
                 f"{f'{binding.slot.read()!r}'[:200]} after the patch was written",
                 fix="do not load that package in this process",
             )
 
     def write_over(self, name: str, module: ModuleType) -> None:
-        """Apply patches again where `module` has overwritten them. Only the features whose `after` is `name` are
+        """Apply patches again where `module` has overwritten them. Only features whose `after` attribute is `name` are
         affected."""
         for patch in (patch for feature in self.features if feature.after == name for patch in feature):
             beneath = self.bindings.get(patch.id)
             if beneath is None or beneath.in_force() or not comes_from(beneath.slot.read(), module):
                 continue
             binding = replace(beneath, before=beneath.slot.read(), writes=[], over=name, earlier=beneath)
-            # The target now belongs to that module, but the copies that the old binding rebound are still ours.
+            # The target now belongs to that module, but the copies that the old binding rebound still hold its object.
             beneath.writes = [write for write in beneath.writes if write.slot != beneath.slot]
             binding.write([binding.slot])
             self.bindings[patch.id] = binding
 
     def guard(self, name: str) -> None:
-        """Run the guards of a module that is about to be executed."""
+        """Run the guard patches of a module just before the module is executed."""
         for patch in self.live():
             if patch.action is Action.GUARD and patch.target.module == name:
                 self._note(patch, State.APPLIED)
@@ -177,7 +178,8 @@ class Ledger:
         self._warn(f"feature {feature.name} failed and was undone: {text}")
 
     def abandon(self, reason: str) -> None:
-        """Mark the pending patches as failed. The thread that was applying them does not exist in this process."""
+        """Mark the pending patches as failed, because the thread that was applying them does not exist in this
+        process."""
         for patch in self.patches():
             if self.verdicts[patch.id].state is State.PENDING:
                 self.verdicts[patch.id] = Verdict(State.FAILED, f"{reason}; the patch may be half applied")
@@ -186,8 +188,8 @@ class Ledger:
         )
 
     def take_back(self, patch_ids: Sequence[str], reason: str) -> BaseException | None:
-        """Undo what these patches wrote, the newest first. An interruption does not stop this; it is returned at the
-        end."""
+        """Undo the writes of these patches, newest first. If an interruption occurs, continue, and return the
+        interruption at the end."""
         interruption = None
         for patch_id in reversed(patch_ids):
             rollback = self.bindings[patch_id].restore()
@@ -210,7 +212,7 @@ class Ledger:
         return interruption
 
     def end(self) -> BaseException | None:
-        """Undo every patch. An interruption does not stop this; it is returned at the end."""
+        """Undo every patch. If an interruption occurs, continue, and return the interruption at the end."""
         interruption = self.take_back(tuple(self.bindings), "deactivated")
         for patch_id, verdict in self.verdicts.items():
             # A patch that wrote nothing needs no undoing.
@@ -221,21 +223,22 @@ class Ledger:
     # Queries.
 
     def claims(self) -> dict[str, tuple[str, ...]]:
-        """For each patch that is left to upstream, return the names that upstream's own code assigns."""
+        """For each patch that is not applied because upstream makes the change itself, return the names that
+        upstream's own code assigns."""
         return {
             id: known.claims for id, known in self.verdicts.items() if known.claims and known.state is State.NATIVE
         }
 
     def beneath(self, slot: Slot) -> object:
-        """Return the value of a slot. If our patch is there, return the value from before the patch."""
+        """Return the value of a slot. If a patch is in force in the slot, return the value that the patch replaced."""
         for binding in self.bindings.values():
             if binding.slot == slot and binding.in_force():
                 return binding.before
         return slot.read()
 
     def undoing(self, place: str) -> str:
-        """Return the id of our patch that may restore `place` after upstream has assigned it. Return an empty text if
-        no patch of ours may do so."""
+        """Return the id of the patch that may restore `place` after upstream has assigned it, or an empty string if no
+        patch may restore it."""
         places = {target.dotted: patch.id for patch in self.live() for target in patch.undoes}
         return places.get(place, "")
 
@@ -262,7 +265,7 @@ def is_loaded(name: str) -> bool:
     if module is None:
         return False
     spec = getattr(module, "__spec__", None)
-    # An object that was put there by hand in place of a module has no source to check.
+    # An object that was put there by hand instead of a module has no source to check.
     if spec is None and getattr(module, "__file__", None) is None:
         return False
     # loader_state is importlib.util's mark of a module that waits for its first use.

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from ..state import RegistryActivity
 
     class Work(Protocol):
-        """Work that can begin and end. A second call of either method does nothing, or resumes work that was
-        interrupted."""
+        """Work that can begin and end. Calling `begin` or `end` again does nothing, or resumes interrupted work."""
 
         def begin(self) -> None: ...
         def end(self) -> None: ...
         def activity(self) -> RegistryActivity: ...
 
         def abandon(self) -> None:
-            """Called in the child process after a fork during which another thread of the parent was working."""
+            """Give up unfinished work. Called in a forked child process if another thread of the parent process was
+            working during the fork."""
 
 
 class Phase(Enum):
@@ -59,7 +59,8 @@ class Mutex:
     """How many seconds a fork waits for another thread. Work under the lock takes less."""
 
     def __init__(self, broken: Callable[[], None]) -> None:
-        """Make the lock. If a fork waits too long, the child calls `broken`, because work may be half done there."""
+        """Create the lock. If a fork waits too long, the child calls `broken`, because work may be unfinished in the
+        child."""
         self.lock = threading.RLock()
         """The lock itself, for a `with` statement. Python lets no interruption come between the guarded code and the
         release."""
@@ -100,7 +101,8 @@ def _raise(error: Exception) -> None:
 
 
 class Lifecycle:
-    """Begins some work when the module `trigger` is about to be imported, and ends the work on request."""
+    """The lifecycle of a `Work`, which begins when the module `trigger` is about to be imported, and ends on
+    request."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class Lifecycle:
         make: Callable[[Mutex], Work | None],
         failed: Callable[[Exception], None] = _raise,
     ) -> None:
-        """Make a lifecycle. `make` makes the work; it may also deactivate this lifecycle and return None. `failed`
+        """Create a lifecycle. `make` creates the work, or deactivates this lifecycle and returns None. `failed`
         handles an error or raises it."""
         self.mutex = Mutex(self._forked_midway)
         self.phase = Phase.OFF
@@ -120,7 +122,7 @@ class Lifecycle:
 
     @property
     def active(self) -> bool:
-        """Whether the lifecycle is activated."""
+        """Whether the lifecycle is active."""
         return self.phase is not Phase.OFF
 
     def activate(self) -> None:
@@ -134,7 +136,7 @@ class Lifecycle:
             self._triggered(sys.modules[self._trigger])
 
     def deactivate(self) -> None:
-        """End the work. A second call tries again to end what could not be ended."""
+        """Stop waiting for the trigger, and end the work. A second call retries the steps that failed."""
         with self.mutex.lock:
             hooks.remove_hook(self._trigger, self._triggered)
             self.phase = Phase.OFF

@@ -53,7 +53,8 @@ class Readback:
         self._hooks: list[tuple[str, Callable[[ModuleType], None]]] = []
 
     def watch(self, tree: SourceTree) -> None:
-        """Check upstream's patches after each of the patch modules is imported, and after its functions are called."""
+        """Check upstream's patches after each patch module (an upstream module that patches other packages) is
+        imported, and after the module's functions are called."""
         self._tree = tree
         for module in self._modules:
             for hook, before in ((self._starts, True), (self._imported, False)):
@@ -62,7 +63,7 @@ class Readback:
                 hooks.add_hook(module.name, placed, before=before)
 
     def release(self) -> None:
-        """Remove the hooks and wrappers that `watch` installed. A second call does nothing."""
+        """Remove the hooks and wrappers that `watch` installed. Calling this method again has no effect."""
         for name, hook in self._hooks:
             hooks.remove_hook(name, hook)
         for slot, wrapper, original in self._wrappers:
@@ -73,8 +74,8 @@ class Readback:
             kept.clear()
 
     def settled(self, verdict: Verdict) -> Verdict:
-        """If a patch is left to upstream's own patches, update its verdict from them. Return any other verdict
-        unchanged."""
+        """Return the verdict on a patch that is left to upstream's own patches, updated with the observed effect of
+        these patches. Return any other verdict unchanged."""
         if verdict.state is not State.NATIVE or not verdict.claims:
             return verdict
         reached = self._reached()
@@ -89,12 +90,13 @@ class Readback:
     def entries(self) -> dict[str, NativeEntry]:
         """Return, as plain data, a dict from each target that upstream patches to its state.
 
-        Targets whose assignment has not been executed yet are left out. So are targets of our own patches.
+        Targets whose assignment has not been executed yet are omitted, and so are targets of the registry's own
+        patches.
         """
         ours = {str(patch.target) for patch in self._ledger.live()}
         entries: dict[str, NativeEntry] = {}
         for native in self._reached().values():
-            # Once our patch replaces a function, upstream's version no longer matters.
+            # Once one of the registry's patches replaces a function, upstream's version no longer matters.
             if native.target not in ours:
                 verdict = self._observed(native)
                 entries[native.target] = {"by": native.by, "state": str(verdict.state), "reason": verdict.reason}
@@ -181,8 +183,8 @@ class Readback:
         return Native(place.name, module.name, step, State.NATIVE, f"{module.name} assigned {step.value}", seen=True)
 
     def _observed(self, native: Native) -> Verdict:
-        """Return the current state of an assignment. Other code may have overwritten it, or one of our patches may
-        have undone it."""
+        """Return the current state of an assignment. Other code may have overwritten it, or one of the registry's
+        patches may have undone it."""
         executed = sys.modules.get(native.by)
         if native.seen and executed is not None and not self._holds(native.step, executed):
             undone = self._ledger.undoing(native.step.place)
@@ -192,14 +194,13 @@ class Readback:
         return Verdict(native.state, native.reason, seen=native.seen)
 
     def _holds(self, step: Step, executed: ModuleType) -> bool:
-        """Return whether the name that a step assigns still holds upstream's value. The value may be beneath a patch
-        of
-        ours."""
+        """Return whether the name that a step assigns still holds upstream's value. One of the registry's patches may
+        lie over this value."""
         slot = slot_of(step.place)
         return slot is not None and belongs(self._ledger.beneath(slot), step.value, executed)
 
     def _ineffective(self, module: PatchModule) -> DriftError | None:
-        """Return an error if some of our patches are left to `module`, but the module does not patch their targets."""
+        """Return an error if some patches are left to `module`, but the module does not patch their targets."""
         reached = self._reached()
         lost = {}
         for patch_id, places in self._ledger.claims().items():

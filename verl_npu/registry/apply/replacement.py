@@ -1,6 +1,6 @@
-"""Making the object that replaces a target, from the patch's implementation and the live object.
+"""Creation of the object that replaces a target, from the patch's implementation and the live object.
 
-The live object is checked first, because other code may have replaced it before us.
+The live object is checked first, because other code may already have replaced it.
 """
 
 from __future__ import annotations
@@ -87,16 +87,13 @@ class Conventions:
     """Decorators that make an object live in another process, where no patch of this process reaches it."""
 
     def marks(self, value: object) -> frozenset[str]:
-        """Return the marks on an object.
-
-        They are the attribute of the registration, and the attributes of functools.singledispatch, which calls
-        functions that other code registered.
-        """
+        """Return the marker attributes of an object: the attribute that upstream's registration sets, and the
+        attributes of functools.singledispatch, which calls functions that other code registered."""
         return frozenset({self.mark, "dispatch", "registry"} & getattr(value, "__dict__", {}).keys())
 
     def registrations(self, value: object) -> int:
-        """Return how often a function was registered. functools.wraps copies a mark, and each registration makes a new
-        one."""
+        """Return how often a function was registered. functools.wraps copies the marker attribute, but each
+        registration creates a new marker."""
         found = [getattr(layer, "__dict__", {}).get(self.mark) for layer in layers(value)]
         return len({id(mark) for mark in found if mark is not None})
 
@@ -104,8 +101,8 @@ class Conventions:
 def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleType, known: Conventions) -> None:
     """Raise ApplyError if the live object is not the object that the source defines.
 
-    A wrapper of that object is also accepted if the source decorates the object, or if the wrapper is of the same kind
-    and takes the same arguments.
+    A wrapper around the source's object is also accepted if the source decorates the object, or if the wrapper has the
+    same kind and takes the same arguments as the object.
     """
     value = slot.read()
     if patch.action is Action.ADD:
@@ -113,10 +110,10 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
             raise _unexpected(patch, "no such name", f"{value!r}")
         return
     if value is MISSING:
-        raise _unexpected(patch, f"the name {slot.key} in the namespace of {slot.owner!r} itself", "no such name")
+        raise _unexpected(patch, f"the name {slot.key} to be defined directly in {slot.owner!r}", "no such name")
     plain = type(value) is types.FunctionType or isinstance(value, type)
     if plain and _is_source_definition(value, patch, module):
-        # This is the usual case, for which no source needs to be parsed.
+        # In this usual case, no source needs to be parsed.
         return
     definition = tree.definition(patch.target)
     if definition is not None and definition.kind is Kind.IMPORTED and patch.action is not Action.SET:
@@ -138,7 +135,9 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
     strange = next(own, len(stack) - 1) if transparent else 0
     for outer, under in pairwise(stack[: strange + 1]):
         if not _stands_for(outer, under, definition.signature, known):
-            raise _unexpected(patch, expected, f"a wrapper of another kind or signature: {value!r}")
+            raise _unexpected(
+                patch, expected, f"a wrapper of a different kind or with a different signature: {value!r}"
+            )
     function = stack[-1]
     enclosed = [] if definition.plain else [inspect.unwrap(each) for each in _enclosed(function)]
     if any(_is_source_definition(each, patch, module) for each in (function, *enclosed)):
@@ -276,7 +275,7 @@ def comes_from(value: object, module: types.ModuleType) -> bool:
 
 
 def belongs(value: object, expression: str, module: types.ModuleType) -> bool:
-    """Return whether a value is the object that `expression` names in `module`, or was made in `module`."""
+    """Return whether a value is the object that `expression` names in `module`, or was created in `module`."""
     if value is MISSING:
         return False
     named: object = module
@@ -291,9 +290,9 @@ Function = Callable[..., object]
 
 
 def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> object:
-    """Make the object that replaces the target. `original` is the target's unbound value in its namespace.
+    """Build the object that replaces the target. `original` is the target's unbound value in its namespace.
 
-    `leave_out` is the variable with which the user switches features off. The errors that calls raise name it.
+    `leave_out` is the variable that disables features. Errors raised by calls of the new object name this variable.
 
     Raises ApplyError if the original cannot be wrapped or replaced, or if a global name in the implementation does not
     exist.
@@ -304,7 +303,7 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
         if names:
             expected = "an implementation whose global names all resolve"
             found = f"unresolved in {ours.__qualname__}: {', '.join(names)}"
-            raise _error(patch, expected, found, "import or define them in the module of the implementation")
+            raise _error(patch, expected, found, "import or define these names in the implementation's module")
     if patch.action is Action.SET:
         if slot.key in getattr(slot.owner, "__dataclass_fields__", ()):
             # The generated __init__ has a copy of the default, and would go on using the old one.
@@ -321,7 +320,7 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
         _replaced(implementation, function) if patch.action is Action.REPLACE else _wrapped(patch, function, leave_out)
     )
     if isinstance(made, types.FunctionType):
-        # An imported function keeps the name of its origin, under which pickle would find the original.
+        # An imported function keeps the name of its origin, and pickle would find the original under that name.
         made.__module__, made.__qualname__ = patch.target.module, patch.target.qualname
     if isinstance(original, staticmethod | classmethod):
         return type(original)(made)
@@ -329,7 +328,7 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
         return property(made, original.fset, original.fdel, original.__doc__)
     if isinstance(original, functools.cached_property):
         cached = functools.cached_property(made)
-        # A class statement would have told it the name under which it keeps its value.
+        # A class statement would have passed it the name that it uses to store its value.
         cached.__set_name__(cast(type, slot.owner), slot.key)
         return cached
     return made
@@ -369,10 +368,11 @@ class _Wrapping:
     def pass_on(
         self, original: object, called: Function, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """Call the implementation. Arguments for which it has no parameter are passed on to the original.
+        """Call the implementation. Arguments that the implementation has no parameter for are passed on to the
+        original.
 
-        Such an argument belongs to an optional parameter that upstream has added. If the implementation does not call
-        the original, the argument would be lost; then the caller gets an ApplyError.
+        These arguments belong to optional parameters that upstream has added. If the implementation does not call the
+        original, raise ApplyError instead of losing the arguments.
 
         Args:
             called: the function that the implementation should call: the original, or a method of it without the
@@ -399,7 +399,7 @@ class _Wrapping:
             if not calls:
                 expected = "only the arguments that this patch handles, because it replaces the upstream function"
                 fix = (
-                    f"switch the feature off with {self.leave_out}={self.patch.feature}, or call the function without "
+                    f"disable the feature with {self.leave_out}={self.patch.feature}, or call the function without "
                     "these arguments"
                 )
                 raise _error(self.patch, expected, ", ".join(unknown), fix)

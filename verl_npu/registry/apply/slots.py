@@ -67,14 +67,15 @@ def namespace(module: types.ModuleType) -> MutableMapping[str, object]:
 
 
 def read_namespace(owner: Owner) -> types.MappingProxyType[str, object] | MutableMapping[str, object]:
-    """Return the own namespace of a module or class. A lazy module is not loaded."""
+    """Return the namespace of a module or class, without inherited names. A lazy module is not loaded."""
     if isinstance(owner, types.ModuleType):
         return namespace(owner)
     return cast("types.MappingProxyType[str, object]", type.__getattribute__(owner, "__dict__"))
 
 
 def find_slot(module: types.ModuleType, target: Target) -> Slot:
-    """Return the slot of `target`. Raises ApplyError if the target's class does not exist."""
+    """Return the slot (a namespace and a name) that holds `target`. Raises ApplyError if the target's class does not
+    exist."""
     owner: Owner = module
     for part in filter(None, target.owner.split(".")):
         inner = read_namespace(owner).get(part, MISSING)
@@ -83,7 +84,7 @@ def find_slot(module: types.ModuleType, target: Target) -> Slot:
                 subject=str(target),
                 expected=f"a class {part} in {getattr(owner, '__name__', owner)}",
                 found=f"{inner!r}"[:200],
-                fix="find out which package replaced the class that the source defines",
+                fix="find out which package replaced the class defined in the source",
             )
         owner = inner
     return Slot(owner, target.name)
@@ -114,8 +115,7 @@ _DEEPEST = 100
 
 
 def slot_of(place: str) -> Slot | None:
-    """Return the slot of a full dotted name in the loaded modules. Return None if its module or class is not
-    loaded."""
+    """Return the slot of a full dotted name in the loaded modules, or None if its module or class is not loaded."""
     parts = place.split(".")
     for length in range(len(parts) - 1, 0, -1):
         owner: object = sys.modules.get(".".join(parts[:length]))
@@ -130,8 +130,8 @@ def slot_of(place: str) -> Slot | None:
 _TRIES = 3
 
 
-# Patches that were undone while a stranger's wrapper covered them, by the id of the object that we had written. When
-# the stranger restores "the original", it would restore our patch. The objects are kept so that no id is reused.
+# Patches that were undone while a wrapper of other code covered them, by the id of the object that the patch had
+# written. If that code restores "the original", it restores the patch. The objects are kept so that no id is reused.
 _undone: dict[int, tuple[object, object]] = {}
 
 
@@ -144,12 +144,12 @@ class Write:
     after: object
 
     def in_force(self) -> bool:
-        """Return whether the slot still holds the object that was written."""
+        """Return whether the slot still holds the object that the patch wrote."""
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """If other code has put a wrapper around the written object, return the wrapper's name. Otherwise return an
-        empty text."""
+        """Return the name of the wrapper that other code has put around the object that the patch wrote, or an empty
+        string if there is none."""
         current = self.slot.read()
         found = layers(callee(current))
         around = current is not self.after and any(
@@ -185,10 +185,10 @@ def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, k
 
 
 def pass_through(made: object, original: object) -> bool:
-    """Make a function from `replacement.build` behave like the original, for all code that still holds it.
+    """Make a function from `replacement.build` behave like the original, for all code that still holds the function.
 
-    The function's code is exchanged, so that the function costs nothing as long as the patch is in force. Return
-    False if the object has no code.
+    The function's code object is replaced only now, so that the function has no overhead while the patch is in force.
+    Return False if the object has no code object.
     """
     function, before = callee(made), callee(original)
     call = getattr(function, "_self_wrapper", None)
@@ -212,8 +212,8 @@ class Rollback:
     overwritten: list[str] = field(default_factory=list)
     """Slots that other code has overwritten since. They are left alone."""
     within: list[str] = field(default_factory=list)
-    """Slots in which other code has put a wrapper around our object, with the wrapper's name. Our object stays
-    there."""
+    """Slots where other code has put a wrapper around the patch's object, with the wrapper's name. The patch's object
+    stays in these slots."""
     failed: list[tuple[Write, BaseException]] = field(default_factory=list)
     """Writes that could not be undone. Their slots are still patched."""
 
@@ -251,12 +251,12 @@ class Binding:
     """The earlier binding of the same patch, if the module was imported again or the target was overwritten."""
 
     def in_force(self) -> bool:
-        """Return whether the target holds our object."""
+        """Return whether the target holds the patch's object."""
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """If other code has put a wrapper around our object in the target, return its name. Otherwise return an empty
-        text."""
+        """Return the name of the wrapper that other code has put around the patch's object in the target, or an empty
+        string if there is none."""
         return Write(self.slot, self.before, self.after).within()
 
     def remarks(self) -> Iterator[str]:
@@ -270,15 +270,16 @@ class Binding:
             yield f"within {within}"
 
     def write(self, slots: Iterable[Slot]) -> None:
-        """Write our object into `slots`: into the target's slot, or into the slots of its copies."""
+        """Write the patch's object into `slots`: the target's own slot, or the slots of other names that refer to the
+        target."""
         for slot in slots:
             # Record the write first: if it is interrupted in between, the slot reads as before, and undo handles that.
             self.writes.append(Write(slot, slot.read(), self.after))
             slot.write(self.after)
 
     def replace_earlier(self) -> None:
-        """Write the new object into the copies that the earlier binding wrote. If this write is undone, the copies get
-        the value `before`."""
+        """Write the new object into the copies that the earlier binding of this patch has rebound. Undoing this write
+        sets the copies to the value `before`."""
         if self.earlier is None:
             return
         for slot in [w.slot for w in self.earlier.writes if w.in_force() and w.slot != self.earlier.slot]:
@@ -289,9 +290,9 @@ class Binding:
             self.earlier = self.earlier.earlier
 
     def restore(self) -> Rollback:
-        """Undo each write separately. A second call tries the failed writes again.
+        """Undo each write separately. A second call retries the writes that could not be undone.
 
-        All code that still holds our object calls upstream's function from then on.
+        After that, all code that still holds the patch's object calls upstream's function.
         """
         rollback = Rollback()
         for write in reversed(self.writes):
@@ -317,16 +318,17 @@ def _original(value: object) -> object:
 
 
 def all_modules() -> Iterator[ModuleType]:
-    """Yield the modules in `sys.modules`. Other objects in it are skipped, and their attributes are not read."""
+    """Yield the modules in `sys.modules`. Entries that are not modules are skipped without reading their
+    attributes."""
     return (module for module in tuple(sys.modules.values()) if issubclass(type(module), ModuleType))
 
 
 def holders(modules: Mapping[str, ModuleType], executed: Mapping[str, ModuleType]) -> list[ModuleType]:
-    """Return the modules that may hold copies of objects in `modules`, which will be replaced.
+    """Return the modules that may hold references to objects in `modules` that are about to be replaced.
 
-    The modules in `executed` have just been executed. Only few modules can hold copies from them: the module itself,
-    modules that were imported while it was executed, and modules that import it and are still being executed.
-    Searching all modules would take milliseconds for each patched module.
+    The modules in `executed` have just been executed. Only a few modules can hold references to their objects: the
+    modules themselves, modules that were imported while they were executed, and modules that import them and are still
+    being executed. Searching all modules would take milliseconds for each patched module.
     """
     fresh = list(executed.values())
     if len(executed) != len(modules) or not all(getattr(m.__spec__, "_initializing", False) for m in fresh):
@@ -357,11 +359,11 @@ def _being_executed() -> Iterator[ModuleType]:
 
 
 def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree: SourceTree) -> dict[str, list[Slot]]:
-    """Find the names in `modules` that hold objects which `bindings` will replace. Return their slots by the id of the
-    patch.
+    """Find the names in `modules` that refer to objects that `bindings` will replace. Return the slots of these names,
+    keyed by the id of the patch.
 
-    Copies that cannot be rebound are added to the binding's `unreached`. They are searched only in the program itself
-    and in the upstreams' modules. The modules are searched once for all bindings.
+    Copies that cannot be rebound are added to the binding's `unreached`. Only the program itself and the upstreams'
+    modules are searched for such copies. All bindings share one search of the modules.
     """
     objects = {id(b.before): b for b in bindings if b.patch.action is not Action.SET and callable(b.before)}
     values = [b for b in bindings if b.patch.action is Action.SET]
@@ -420,7 +422,7 @@ def _is_upstreams(contents: Mapping[str, object], tree: SourceTree) -> bool:
 
 
 class _Kinds(dict[type, bool]):
-    """A cache that tells whether objects of a type can hold other objects. It is used for tens of thousands of
+    """A cache that records whether objects of a type can hold other objects. It is used for tens of thousands of
     objects.
 
     Its key is the type, because isinstance would read the `__class__` of a lazy object and could load it.

@@ -1,4 +1,4 @@
-"""Reasons for the absence of a subject: it is gone, or it is not needed here. That a name is missing proves
+"""Reasons for the absence of a subject: it no longer exists, or it is not needed here. A missing name alone proves
 nothing."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .lock import THERE, Lock
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The locks with which one upstream in a source tree is compared."""
+    """The locks used to compare one upstream in a source tree."""
 
     nearest: Lock | None
     exact: bool
@@ -25,7 +25,7 @@ class Baseline:
     """All top-level packages of the upstream, whether installed or not."""
 
     def needs(self, patch: Patch) -> bool:
-        """Return whether the patch is needed at the nearest pin."""
+        """Return whether the patch is needed at the pin nearest to the source tree."""
         return self.nearest is not None and self.nearest.patches.get(patch.id) is Standing.NEEDED
 
 
@@ -35,17 +35,18 @@ class Absence:
 
     subject: str
     gone: bool
-    """Whether the subject is gone: the nearest pin has it, and nothing shows that it is not needed here."""
+    """Whether the subject no longer exists: the nearest pin has it, and nothing shows that it is not needed here."""
     reason: str
     """Where the subject is now, which pin also lacks it, or where it was looked for."""
 
 
 def look(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
-    """Return the reason why a subject does not exist. Return None if it exists."""
+    """Return the reason why a subject (a module, a class, a function, or another name) does not exist, or None if it
+    exists."""
     nearest = known.nearest
     recorded = nearest.subjects.get(subject) if nearest is not None else None
     if not tree.has_part(subject, known.packages[0]):
-        # A wheel may leave out a package of its upstream, or its contents may now be in another package.
+        # A wheel may omit a package of its upstream, or its contents may now be in another package.
         lost = recorded == THERE and not known.exact
         found = (_moved(subject, known, tree) or _renamed(subject, known, tree, module_too=True)) if lost else None
         return found or Absence(subject, False, _not_installed(package_of(subject), tree))
@@ -68,7 +69,7 @@ def _not_installed(package: str, tree: SourceTree) -> str:
 
 
 def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
-    """Return an absence that says where the code of a subject is now. Return None if the code is nowhere."""
+    """Return an absence that says where the code of a subject is now, or None if the code no longer exists."""
     if ":" not in subject:
         return None
     # Imported here, like everything that reads upstream's code: at a pin, the lock has all the answers.
@@ -81,7 +82,7 @@ def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
 
 
 def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: bool = False) -> Absence | None:
-    """Return an absence that names something with the same name as a lost subject. Return None if there is nothing.
+    """Return an absence that points to something with the same name as a missing subject, or None if there is nothing.
 
     With `module_too`, also look for a module with the same name as the subject's module.
     """
@@ -98,7 +99,8 @@ def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: boo
 
 
 def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> Absence:
-    """Return an absence for a subject that the nearest pin has: it is gone, or it is not needed here."""
+    """Return an absence for a subject that the nearest pin has: the subject no longer exists, or is not needed
+    here."""
     from ..source.reader import importer
 
     module = subject.partition(":")[0]

@@ -1,5 +1,5 @@
-"""Verdicts on the features of several owners. Each owner is judged by its own locks, so a wrong lock affects no other
-owner."""
+"""Verdicts on the features of several owners. Each owner is judged by its own locks, so an incorrect lock affects no
+other owner."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Judged:
 def judge_bundles(bundles: Sequence[Bundle], tree: SourceTree) -> Iterator[Judged]:
     """Judge the features of each owner. Packages that `tree` does not cover are taken from the running environment.
 
-    If a bundle has an owner and an error occurs, the result has the error, and all patches of the bundle fail. If the
-    bundle is the registry's own, the error is raised. The exception is a patch that is in the locks but not declared:
-    that error is in the result, too.
+    If an error occurs in a bundle with an owner, the result contains the error, and all patches of the bundle fail. An
+    error in the registry's own bundle is raised. Only the error about patches that are in the locks but not declared
+    is never raised: the result contains it for every bundle.
     """
     for bundle in bundles:
         packages = [package for upstream in bundle.upstreams for package in upstream.packages]
@@ -64,8 +64,8 @@ def _judged(bundle: Bundle, tree: SourceTree) -> Judged:
 
 
 def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> DamagedError | None:
-    """Return an error if the locks list patches that are not declared, because a feature would be applied without
-    them."""
+    """Return an error if the locks list patches that the bundle does not declare, or None. Without this error,
+    verl-npu would apply a feature without these patches."""
     missing = {id for known in locks.values() for lock in known for id in lock.patches}
     missing -= {patch.id for feature in bundle.features for patch in feature}
     missing -= {id for feature in bundle.features for id in feature.left_out}
@@ -77,9 +77,9 @@ def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> Dama
     more = {name: f" and {len(ids) - _SHOWN} more of {name}" * (len(ids) > _SHOWN) for name, ids in by_feature.items()}
     return DamagedError(
         subject=bundle.owner or "this installation",
-        found="some files of the package are probably missing or cut short, because these patches are in the locks "
+        found="some files of the package are probably missing or truncated, because these patches are in the locks "
         "but not in the code: " + "; ".join(", ".join(ids[:_SHOWN]) + more[name] for name, ids in by_feature.items()),
-        fix=f"install {bundle.owner or 'the package'} again; if you added a patch yourself, move the patch and its "
+        fix=f"reinstall {bundle.owner or 'the package'}; if you added a patch yourself, move the patch and its "
         "lock into your own distribution",
     )
 
@@ -87,6 +87,6 @@ def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> Dama
 def _unjudged(bundle: Bundle, error: Exception) -> DeclarationError:
     return DeclarationError(
         subject=f"the features of {bundle.owner}",
-        found=f"these features cannot be judged: {type(error).__name__}: {error}",
+        found=f"verl-npu cannot check these features: {type(error).__name__}: {error}",
         fix=f"report the error to the maintainers of {bundle.owner}, or uninstall {bundle.owner}",
     )

@@ -19,12 +19,13 @@ from ..state import Standing, UpstreamEntry
 SCHEMA = 5
 FILE_NAME = "lock.json"
 THERE = "there"
-"""The word in a lock for a subject that exists at its pin."""
+"""The text in a lock for a subject that exists at its pin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A target at a pin. All fields are empty if the target was not defined there."""
+    """A description of a target at a pin or in a source tree. All fields are empty if the target is not defined
+    there."""
 
     kind: str = ""
     signature: str = ""
@@ -38,7 +39,7 @@ class Record:
 
     @classmethod
     def of(cls, target: Target, tree: SourceTree) -> Record:
-        """Make the record of a target."""
+        """Create the record of a target in a source tree."""
         definition = tree.definition(target)
         if definition is None:
             return cls()
@@ -54,7 +55,7 @@ class Record:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
-        """Read a record from the JSON of a lock. Raises KeyError if a key is missing."""
+        """Create a record from its JSON in a lock. Raises KeyError if a key is missing."""
         if not plain:
             return cls()
         return cls(
@@ -77,7 +78,7 @@ class Lock:
     targets: Mapping[Target, Record]
     patches: Mapping[str, Standing]
     files: Mapping[str, str]
-    """The SHA-256 of each module and configuration file on which an answer depends. A source tree with the same files
+    """The SHA-256 of each module and configuration file that an answer depends on. A source tree with the same files
     is this pin, and need not be parsed."""
     answers: Mapping[str, bool]
     """The answers to all questions that patches ask about this upstream, by the id of the question."""
@@ -93,13 +94,15 @@ class Lock:
 
 
 def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:
-    """Return the collaborators of the patches that are in these packages, without duplicates."""
+    """Return the collaborators (the upstream objects that the patches' code uses) that belong to these packages,
+    without duplicates."""
     every = {use.text: use for patch in patches for use in patch.uses if use.package in packages}
     return list(every.values())
 
 
 def recorded(use: Collaborator, tree: SourceTree) -> str:
-    """Return a collaborator's definition in the form that a lock has."""
+    """Return a collaborator's definition in the format used in locks, or an empty string if the definition does not
+    fit."""
     from ..source.used import find
 
     found = find(use, tree)
@@ -107,7 +110,7 @@ def recorded(use: Collaborator, tree: SourceTree) -> str:
 
 
 def read_lock(path: Path) -> Lock:
-    """Read one lock. Raises DeclarationError if the file is damaged or has another schema."""
+    """Read a lock file. Raises DeclarationError if the file is damaged or has an unsupported schema."""
     try:
         content = json.loads(path.read_text())
         versions = (content["schema"], content["normaliser"])
@@ -116,7 +119,7 @@ def read_lock(path: Path) -> Lock:
                 subject=str(path),
                 expected=f"a lock with the schema {SCHEMA} and the normaliser {NORMALISER}",
                 found=f"schema {versions[0]}, normaliser {versions[1]}",
-                fix="write the lock again, or reinstall the package that contains it",
+                fix="regenerate the lock, or reinstall the package that contains it",
             )
         return Lock(
             upstream=content["upstream"],
@@ -135,7 +138,7 @@ def read_lock(path: Path) -> Lock:
         raise DeclarationError(
             subject=str(path),
             found=f"this lock cannot be read: {type(error).__name__}: {error}",
-            fix="write the lock again, or reinstall the package that contains it",
+            fix="regenerate the lock, or reinstall the package that contains it",
         ) from error
 
 
@@ -149,8 +152,8 @@ def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
         raise DeclarationError(
             subject=str(folder),
             found="the folder with the package's locks does not exist",
-            fix="install the package with pip, because it cannot run from inside a zip file, or write a lock into "
-            "this folder",
+            fix="install the package with pip (it cannot run from inside a zip file), or generate a lock in this "
+            "folder",
         )
     return tuple(read_lock(path) for path in sorted((folder / upstream).glob(f"*/{FILE_NAME}")))
 
@@ -182,13 +185,14 @@ class Revision:
 def identify(
     tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom], uses: Iterable[Collaborator], first: str
 ) -> tuple[Revision, Lock | None]:
-    """Find the pin that is identical to `tree`. If there is none, find the pin that has the most targets in common
-    with it.
+    """Find the pin that is identical to `tree`. If there is none, find the pin that shares the most targets with
+    `tree`.
 
-    The tree is identical to a pin if every file on which an answer depends is the same. Only then are the lock's
-    answers used. If such files differ, but no target and no answer does, the pin is the nearest one, and no difference
-    is listed. Packages that are not in the tree are ignored, because a wheel may leave out packages that a checkout
-    has. `first` is the upstream's first package, which is certain not to be another package with the same name.
+    A pin is identical if every file used to answer the patches' questions is the same in `tree`. Only then are the
+    lock's answers used. If some of these files differ, but all targets and answers are the same, the pin is only the
+    nearest one, and no difference is listed. Packages that are not in `tree` are ignored, because a wheel may omit
+    packages that a checkout has. `first` is the upstream's first package, which is certain not to be another package
+    with the same name.
     """
     # Hashing bytes is far cheaper than parsing, and the usual case, an unmodified release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock, first)]

@@ -15,7 +15,7 @@ from .verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """An assignment with which upstream patches another package."""
+    """An assignment in upstream's code that patches another package."""
 
     target: str
     """The intended target as `module:qualname`. If its module cannot be found, it has only dots."""
@@ -45,8 +45,8 @@ _ORDER = (State.NATIVE, State.FAILED, State.ABSENT)
 
 
 def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[str]:
-    """Return the top-level packages that upstream patches. If a tree does not cover one of them, its targets cannot be
-    found."""
+    """Return the top-level packages that upstream patches. If a tree does not cover one of these packages, the targets
+    in that package cannot be found."""
     return {
         step.place.partition(".")[0] for module in modules for step in read_patches(module, tree).steps if step.value
     }
@@ -55,10 +55,12 @@ def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[st
 def judge_natives(
     modules: Sequence[PatchModule], tree: SourceTree, ours: Collection[str] = frozenset()
 ) -> list[Native]:
-    """Look up the targets of the assignments in `modules`. Return one entry for each target.
+    """Look up the targets of the assignments in `modules`, which are upstream's own patches. Return one entry for each
+    target.
 
-    `ours` are the targets of our own applied patches, as `module:qualname`. They are left out: once our patch replaces
-    a function, upstream's version no longer matters. Raises SourceError if a source cannot be parsed.
+    `ours` contains the targets of verl-npu's applied patches, as `module:qualname`. These targets are omitted: once
+    verl-npu's patch replaces a function, upstream's version no longer matters. Raises SourceError if a source cannot
+    be parsed.
     """
     found: dict[str, Native] = {}
     for module in modules:
@@ -70,12 +72,12 @@ def judge_natives(
 
 
 def natives_of(module: PatchModule, tree: SourceTree) -> list[Native]:
-    """Look up the assignments of one module, in order. Leave out those whose condition is false in `tree`."""
+    """Look up the assignments of one module, in order, except those whose condition is false in `tree`."""
     return list(_Reading(module, tree).natives())
 
 
 def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dict[str, Verdict]:
-    """Return the verdicts, with this change: a patch that is left to upstream fails if upstream's own patch fails."""
+    """Return the verdicts, but mark a patch as failed if it is left to an upstream patch that fails."""
     states = {native.step.place: native for native in natives}
 
     def confirm(verdict: Verdict) -> Verdict:
@@ -89,7 +91,7 @@ def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dic
 
 
 def stale(module: str, step: Step, missing: str) -> str:
-    """Return the reason why a step of `module` fails: it uses a name that no longer exists."""
+    """Return the reason why a step of `module` fails: the step uses the name `missing`, which does not exist."""
     does = "assigns" if step.value else "imports"
     return f"no {missing}, which {module} {does} in line {step.line}"
 

@@ -17,21 +17,21 @@ WHOLE = "a feature is applied whole or not at all"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The switches of a registry, as the user set them."""
+    """The settings of a registry, as chosen by the user."""
 
     prefix: str
     """The prefix of the environment variables `<prefix>_STRICT`, `<prefix>_FORCE`, and `<prefix>_DISABLE`."""
     command: str = ""
     """The command that shows the details of a drift. Errors name it."""
     strict: bool = False
-    """Strict mode: drift or a failure raises an error in the import in which it is found."""
+    """Strict mode: drift or a failure raises an error in the import that reveals it."""
     force: frozenset[str] = frozenset()
     """Features that are applied even if they have drifted. The summary then says TAINTED."""
     disable: frozenset[str] = frozenset()
-    """Features that the user has switched off."""
+    """Features that the user has disabled."""
 
     def wrong(self, known: Iterable[str]) -> Iterator[SettingError]:
-        """Yield an error for each unknown feature that a switch names. Such a name has no effect."""
+        """Yield an error for each variable that names unknown features. Unknown names have no effect."""
         names = sorted(known)
         for switch, chosen in (("FORCE", self.force), ("DISABLE", self.disable)):
             unknown = sorted(chosen - set(names))
@@ -49,9 +49,8 @@ def settle(
     feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
 ) -> tuple[dict[str, Verdict], DriftError | None]:
     """Return the verdict on each patch of `feature`, as a mapping from patch ids to verdicts, together with an error
-    or None. The error says that the feature is refused because of drift, or that it relies on one of upstream's own
-    patches, which has no effect.
-    """
+    or None. The error says that the feature is refused because of drift, or because it relies on an upstream patch
+    that has no effect."""
     drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
     refused = bool(drifted) and feature.name not in policy.force
 
@@ -93,8 +92,8 @@ def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Poli
 
 
 def unpatched_error(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
-    """Return the error for targets that we leave to upstream's own patches, although these patches do not reach
-    them."""
+    """Return the error for targets that verl-npu does not patch, because upstream patches them, but that upstream's
+    patches do not reach."""
     more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
     return DriftError(
         subject=f"{targets[0]}{more}",

@@ -13,7 +13,7 @@ from .absence import Baseline
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A comparison of the sites that use a target with those at the nearest pin."""
+    """A comparison of the code that uses a target with the corresponding code at the nearest pin."""
 
     pin: str
     lost: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Reach:
     """Whether any code uses the target."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield a remark about each site that may run without the patch."""
+        """Yield remarks about the sites that may run without the patch."""
         if self.lost:
             nothing = "" if self.is_reached else ", and nothing else calls the target"
             yield f"bypassed at {_shown(self.lost)}: that code calls the target at {self.pin}, but not here{nothing}"
@@ -42,8 +42,8 @@ def _shown(sites: tuple[str, ...]) -> str:
 
 
 def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
-    """Compare the sites of `target` with those at the nearest pin. A site that differs is then compared with all
-    pins."""
+    """Compare the sites (the functions and modules that use `target`) with the sites at the nearest pin. A site that
+    differs is then compared with the same site at all pins."""
     nearest = known.nearest
     recorded = nearest.sites.get(str(target), {}) if nearest is not None and not known.exact else {}
     recorded = {site: text for site, text in recorded.items() if tree.has_part(site, known.packages[0])}
@@ -77,8 +77,8 @@ def _reaches(site: str, new: Collection[str], tree: SourceTree) -> bool:
 
 
 def package_overwriting(target: Target, tree: SourceTree) -> str:
-    """Return the package above a target whose `__init__` replaces the target with another object. Return an empty text
-    if there is none."""
+    """Return the parent package whose `__init__` replaces the target with another object, or an empty string if there
+    is none."""
     owner = target.qualname.partition(".")[0]
     for package in reversed(packages_above(target.module)):
         if owner.encode() in (tree.read(package) or b""):

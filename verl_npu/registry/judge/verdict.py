@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of one patch and the reason for it. They come from the source first, and later from the running
-    process."""
+    """The state of one patch and the reason for this state. Both come from the source first, and later from the
+    running process."""
 
     state: State
     reason: str
@@ -53,7 +53,8 @@ class Verdict:
 def judge(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> tuple[dict[str, Revision], dict[str, Verdict]]:
-    """Judge all patches against `tree`. Return the revision of each upstream, and the verdict on each patch by its id.
+    """Judge all patches against `tree`. Return the revision of each upstream, and the verdict on each patch, keyed by
+    the id of the patch.
 
     Raises SourceError if an upstream has no source.
     """
@@ -88,13 +89,14 @@ def _without_effect(verdict: Verdict) -> Verdict:
 
 
 def verify(patch: Patch, answers: Answers) -> Verdict:
-    """Judge `patch` by the first row of the table that fits the evidence."""
+    """Return the verdict on `patch` from the first row of `TABLE` that matches the evidence."""
     evidence = Evidence(patch, answers)
     return next(verdict for verdict in (row(evidence) for row in TABLE) if verdict is not None)
 
 
 class Answers:
-    """The answers to the patches' questions, and the reasons why subjects are missing, for one source tree."""
+    """The answers to the questions that patches ask about one source tree, and the reasons why subjects of these
+    questions are missing from the tree."""
 
     def __init__(self, tree: SourceTree, known: Mapping[str, Baseline]) -> None:
         """Prepare the answers from `tree`. `known` maps each top-level package to its baseline."""
@@ -104,7 +106,8 @@ class Answers:
         self._absences: dict[str, Absence | None] = {}
 
     def ask(self, atom: Atom) -> bool | None:
-        """Answer a question. Return None if its subject is gone or cannot be read."""
+        """Return the answer to a question about the source tree, or None if the question's subject does not exist or
+        cannot be read."""
         if atom not in self._answers:
             self._answers[atom] = self._answer(atom)
         return self._answers[atom]
@@ -120,7 +123,7 @@ class Answers:
         return atom.holds(self.tree) or (None if atom.unread(self.tree) else False)
 
     def absence(self, subject: str) -> Absence | None:
-        """Return the reason why a subject does not exist. Return None if it exists."""
+        """Return the reason why a subject does not exist, or None if it exists."""
         if subject not in self._absences:
             self._absences[subject] = look(subject, self.known[package_of(subject)], self.tree)
         return self._absences[subject]
@@ -138,8 +141,8 @@ class Evidence:
 
     @cached_property
     def absence(self) -> Absence | None:
-        """The reason why the target or, for an addition, the target's module does not exist. The value is None if the
-        target or the module exists."""
+        """The reason why the target does not exist, or None if it exists. For an addition, the reason why the target's
+        module does not exist."""
         return self._answers.absence(self.patch.target.module if self.adds else str(self.patch.target))
 
     @cached_property
@@ -149,11 +152,11 @@ class Evidence:
 
     @cached_property
     def is_outside(self) -> bool:
-        """Whether the part of the upstream that should contain the target is missing from this installation."""
+        """Whether the part of the upstream that should contain the target is not installed here."""
         return not self.tree.has_part(str(self.patch.target), self.known.packages[0])
 
     def ask(self, atom: Atom) -> bool | None:
-        """Answer a question of the patch."""
+        """Return the answer to one of the patch's questions, or None if there is no reliable answer."""
         if self.adds and atom.subject == str(self.patch.target):
             # The target of an addition is expected to be missing.
             return atom.holds(self.tree)
@@ -162,11 +165,11 @@ class Evidence:
         return None if answer is False and self.is_gone and self.known.needs(self.patch) else answer
 
     def _shown(self, atom: Atom) -> bool | None:
-        """Return the answer to a question if it proves that a patch is not needed. Otherwise return None.
+        """Return the answer to a question if it proves that a patch is not needed, or None otherwise.
 
-        The answer yes is proof if the question is sound, because the code that does the thing can be read. The answer
-        no is proof only if the question is closed, because other code could do the same thing in another way. Either
-        answer is proof if the subject has the same form as at a pin with the same answer.
+        A positive answer is conclusive if the question is sound, because the code that does what the question asks can
+        be read. A negative answer is conclusive only if the question is closed, because otherwise other code could do
+        the same. Both answers are conclusive if the subject has the same code as at a pin with the same answer.
         """
         answer = self.ask(atom)
         known = self._answers.known[package_of(atom.subject)]
@@ -181,12 +184,12 @@ class Evidence:
 
     @cached_property
     def seems_native(self) -> bool | None:
-        """Whether upstream has the fix, according to its source. The value is None if the source does not show it."""
+        """Whether upstream has the fix, according to its source, or None if the source is inconclusive."""
         return self.patch.retired_by.answer(self.ask)
 
     @cached_property
     def is_shown_native(self) -> bool:
-        """Whether upstream has the fix, according to answers that are proof."""
+        """Whether conclusive answers show that upstream has the fix."""
         return bool(self.patch.retired_by.answer(self._shown)) and not self._is_emptied(Standing.NATIVE)
 
     @cached_property
@@ -196,7 +199,7 @@ class Evidence:
 
     @cached_property
     def is_shown_absent(self) -> bool:
-        """Whether there is nothing to patch, according to answers that are proof."""
+        """Whether conclusive answers show that there is nothing to patch."""
         requires = self.patch.requires
         return requires is not None and requires.answer(self._shown) is False and not self._is_emptied(Standing.ABSENT)
 
@@ -219,20 +222,22 @@ class Evidence:
 
     @cached_property
     def claims(self) -> tuple[str, ...]:
-        """The names that upstream's own code should assign, if the patch is retired by these assignments."""
+        """The names that upstream's own code assigns, according to its source, if these assignments retire the
+        patch."""
         atoms = self.patch.retired_by.atoms()
         return tuple(dict.fromkeys(a.place for a in atoms if isinstance(a, Assigns) and self.ask(a)))
 
     @cached_property
     def gone(self) -> Sequence[Absence]:
-        """The target, if this tree lacks it, and the subjects of those questions that cannot be answered because this
-        tree lacks their subjects."""
+        """The subjects that this tree lacks: the target, and the subjects of questions that have no answer for this
+        reason."""
         unanswered = dict.fromkeys(atom.subject for atom in self.patch.atoms() if self.ask(atom) is None)
         found = [self.absence, *map(self._answers.absence, unanswered)]
         return [absence for absence in found if absence is not None and absence.gone]
 
     def lost(self, atoms: Iterable[Atom]) -> list[str]:
-        """Return the reasons why subjects of `atoms` are missing, although they exist at the nearest pin."""
+        """Return the reasons why subjects of the questions `atoms` are missing from this tree, if the subjects exist
+        at the nearest pin."""
         reasons = []
         for subject in dict.fromkeys(atom.subject for atom in atoms):
             nearest = self._answers.known[package_of(subject)].nearest
@@ -250,8 +255,9 @@ class Evidence:
 
     @cached_property
     def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
-        """The first collaborator that this tree does not have in the form that it has at any pin, and what this tree
-        has instead. The value is None if all collaborators are unchanged."""
+        """The first collaborator (an upstream object that the patch's own code uses) whose definition in this tree
+        matches no pin, together with the definition that was found. The value is None if all collaborators are
+        unchanged."""
         return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
     def _changed(self, use: Collaborator) -> Found | None:
@@ -268,21 +274,22 @@ class Evidence:
 
     @cached_property
     def overwriting_package(self) -> str:
-        """The package above the target whose `__init__` replaces the target with another object."""
+        """The parent package whose `__init__` replaces the target with another object, or an empty string if there is
+        none."""
         from .reach import package_overwriting
 
         return "" if self.known.exact or self.adds else package_overwriting(self.patch.target, self.tree)
 
     @cached_property
     def reach(self) -> Reach:
-        """A comparison of the sites that use the target with those at the nearest pin."""
+        """A comparison of the code that uses the target with the corresponding code at the nearest pin."""
         from .reach import reach
 
         return reach(self.patch.target, self.known, self.tree)
 
     def verified(self, reason: str) -> Verdict:
-        """Return the verdict on a patch that fits. The verdict includes remarks about the sites that use the patch's
-        target."""
+        """Return the verdict on a patch that fits this tree. The verdict includes remarks about the sites that use the
+        patch's target."""
         remarks = list(self.reach.remarks())
         return Verdict(
             State.PENDING,
@@ -293,19 +300,19 @@ class Evidence:
 
     @cached_property
     def observed(self) -> Record:
-        """The record of the target in this tree."""
+        """The record that describes the target in this source tree."""
         return Record.of(self.patch.target, self.tree)
 
     @cached_property
     def needed(self) -> Mapping[str, Record]:
-        """The record of the target at each pin at which the patch is needed."""
+        """The target's record for each pin that needs the patch."""
         target, id = self.patch.target, self.patch.id
         locks = (lock for lock in self.known.locks if lock.patches.get(id) is Standing.NEEDED)
         return {lock.pin: lock.targets[target] for lock in locks if target in lock.targets}
 
     @cached_property
     def alike(self) -> Mapping[str, Record]:
-        """Those records in `needed` that have the same binding and signature as the target in this tree."""
+        """The records in `needed` that have the same binding and signature as the target in this tree."""
         if self.patch.action is Action.GUARD:
             # A guard runs before the target exists, and does not depend on it.
             return {pin: record for pin, record in self.needed.items() if record.kind == self.observed.kind}
@@ -317,7 +324,8 @@ class Evidence:
 
     @cached_property
     def restated(self) -> frozenset[str]:
-        """The parameters for which the wrapper has its own defaults. Upstream's defaults for them do not matter."""
+        """The parameters that have their own defaults in the wrapper. Upstream's defaults for these parameters do not
+        matter."""
         if self.patch.action is not Action.WRAP:
             return frozenset()
         parameters = inspect.signature(self.patch.implementation).parameters.values()
@@ -358,7 +366,7 @@ def _own_patch_has_no_target(e: Evidence) -> Verdict | None:
         State.FAILED,
         f"{e.absence.reason}, although upstream's own code patches it",
         expected=f"{e.patch.target}, which upstream's own code patches",
-        found="no such definition",
+        found="no definition",
         claims=e.claims,
     )
 
@@ -372,12 +380,12 @@ def _not_needed(e: Evidence) -> Verdict | None:
 
 
 def _gone(e: Evidence) -> Verdict | None:
-    """The target, or the subject of a question, is gone."""
+    """The target, or the subject of a question, no longer exists."""
     if not e.gone:
         return None
     reason = "; ".join(dict.fromkeys(missing.reason for missing in e.gone))
     pin = e.known.nearest.pin if e.known.nearest is not None else "any pin"
-    return Verdict(State.DRIFTED, reason, expected=f"{e.gone[0].subject}, as at {pin}", found="no such definition")
+    return Verdict(State.DRIFTED, reason, expected=f"{e.gone[0].subject}, as defined at {pin}", found="no definition")
 
 
 def _absent(e: Evidence) -> Verdict | None:
@@ -410,13 +418,13 @@ def _collaborator_changed(e: Evidence) -> Verdict | None:
     return Verdict(
         State.DRIFTED,
         f"the patch uses {use}, but upstream has {found}",
-        expected=f"{use}, as at {pin}",
+        expected=f"{use}, as defined at {pin}",
         found=str(found),
     )
 
 
 def _overwritten(e: Evidence) -> Verdict | None:
-    """A package above the target replaces the target with another object."""
+    """A parent package of the target replaces the target with another object."""
     package = e.overwriting_package
     if not package:
         return None

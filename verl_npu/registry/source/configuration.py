@@ -1,7 +1,7 @@
 """The value of a key in upstream's YAML files, including the files that Hydra would add to them.
 
 The files are read line by line and within limits. The plugin depends on no YAML library. It does not follow anchors
-and merge keys, with which a small file can become huge, or tags, which can execute code.
+and merge keys, which can make a small file huge, or tags, which can execute code.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Entry = tuple[Keys, str]
 `_DEFAULTS`."""
 _DEFAULTS = ("defaults", "-")
 Place = tuple[str, Keys, tuple[tuple[str, str], ...]]
-"""A place in which to look for a key: a file, the key's name within that file, and, by group, the options that the
-files which include it override."""
+"""A place to look for a key: a file, the key's name within that file, and, by group, the options that the files which
+include it override."""
 
 
 def value_of(file: str, key: str, tree: SourceTree) -> str | None:
-    """Return the text that follows a key in a YAML file. The text of a section is empty. If neither the file nor its
-    defaults have the key, return None.
+    """Return the value of a key in a YAML file as text. The value of a section is an empty string. If neither the file
+    nor its defaults have the key, return None.
 
-    `file` is the path relative to the package's parent folder, such as `pkg/config/main.yaml`. If an option depends
-    on another one, as in `${model_engine}_actor`, the other one is looked up in the same list of defaults.
+    `file` is the path relative to the package's parent folder, such as `pkg/config/main.yaml`. If an option depends on
+    another option, as in `${model_engine}_actor`, that other option is looked up in the same list of defaults.
     """
     waiting: list[Place] = [(file, tuple(key.split(".")), ())]
     seen: list[Place] = []

@@ -1,8 +1,8 @@
 """The definition of a name in source: the statements that bind the name, their signature, and their fingerprint.
 
 A fingerprint is a hash of normalised source. It is the same on every Python version. Comments, docstrings, and
-formatting do not change it. A second fingerprint also ignores mere wording: annotations, the way in which defaults are
-written, the names of variables, and lines that only log.
+formatting do not change it. A second fingerprint also ignores mere wording: annotations, the spelling of defaults, the
+names of variables, and lines that only log.
 
 `ast.dump` is not used, because its output differs between Python versions (3.13 omits empty fields). This module reads
 only those parts of the syntax tree that are the same in all versions from 3.10 on.
@@ -57,8 +57,8 @@ class Line:
 
 
 def outline(nodes: Iterable[ast.AST], depth: int = 0) -> list[Line]:
-    """Return the statements of `nodes` one by one, so that one revision can be compared with the hashes of another
-    revision."""
+    """Return one line with a hash for each statement of `nodes`, so that two revisions can be compared statement by
+    statement."""
     lines = []
     for node in nodes:
         blocks = {name: getattr(node, name) for name in BLOCKS if isinstance(getattr(node, name, None), list)}
@@ -126,9 +126,10 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def meaning_fingerprint(nodes: Iterable[ast.AST]) -> str:
-    """Return 32 hexadecimal digits: a hash of what `nodes` do, in which mere wording does not matter.
+    """Return 32 hexadecimal digits: a hash of what `nodes` do. Mere wording, such as docstrings, log messages, or
+    names of local variables, does not change the hash.
 
-    A function's parameters are left out, too, because `fits` compares them.
+    A function's parameters are excluded, too, because `fits` compares them.
     """
     return _hash((token for node in nodes for token in _meaning_tokens(node, None)), 16)
 
@@ -203,7 +204,7 @@ _LOGS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exc
 
 
 def is_log(node: ast.expr) -> bool:
-    """Return whether an expression only prints or logs: a call of `print`, a warning, or a call of a logger."""
+    """Return whether an expression only prints or logs: a call to `print`, a warning, or a call to a logger."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name):
@@ -225,7 +226,7 @@ def _is_only_wording(item: object) -> bool:
 
 
 def decoration(decorator: ast.expr) -> str:
-    """Describe a decorator with its arguments. Arguments that are texts are left out, because a label in a log has no
+    """Describe a decorator with its arguments. String arguments are omitted, because a label in a log has no
     effect."""
     if not isinstance(decorator, ast.Call):
         return f"@{_short(decorator)}"
@@ -269,8 +270,8 @@ def _spelling(node: ast.expr) -> str:
 def signature(node: Function, constants: Mapping[str, object] = _NONE) -> str:
     """Return the parameters of `node` by name, kind, and default, for example `(config, *, rank=0, group=...)`.
 
-    A default is shown as `...` unless it is a literal or one of the module's `constants`. The way in which a default
-    is written matters only to the fingerprint.
+    A default is shown as `...` unless it is a literal or one of the module's `constants`. The spelling of a default
+    affects only the fingerprint.
     """
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -307,8 +308,8 @@ def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
     """Return whether a wrapper that was written for the signature `known` still works if upstream's function now has
     `found`.
 
-    Both are one signature or several. Different defaults do not matter, except those of parameters for which the
-    wrapper has its own defaults (`restated`). Additional optional parameters do not matter if they are at the end or
+    Both are one signature or several. Different defaults do not matter, except those of parameters that have their own
+    defaults in the wrapper (`restated`). Additional optional parameters do not matter if they are at the end or
     keyword-only.
     """
     return found == known or all(
@@ -363,7 +364,7 @@ def _keywords(arguments: ast.arguments) -> dict[str, bool]:
 
 
 class Kind(str, Enum):
-    """The way in which a name is bound in its module or class."""
+    """The kind of statement that binds a name in its module or class."""
 
     FUNCTION = "function"
     COROUTINE = "coroutine function"
@@ -404,7 +405,7 @@ def function_kind(node: Function) -> Kind:
 
 
 def _within(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes in these statements. Nodes inside inner functions or classes are left out."""
+    """Yield the nodes in these statements. Nodes inside inner functions or classes are skipped."""
     waiting = list(statements)
     while waiting:
         node = waiting.pop()
@@ -430,9 +431,10 @@ class Definition:
 
 
 def define(nodes: Sequence[ast.stmt], constants: Mapping[str, object] = _NONE) -> Definition | None:
-    """Return the definition that the statements which bind a name make. Return None if there are no statements.
+    """Return the definition that results from `nodes`, the statements that bind a name, or None if there are no
+    statements.
 
-    `constants` are the constants of the module. Defaults may refer to them.
+    `constants` are the constants of the module. Default values may refer to them.
     """
     if not nodes:
         return None

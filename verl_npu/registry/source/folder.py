@@ -36,19 +36,19 @@ _UNREADABLE = (
 
 
 class Folder(Protocol):
-    """The interface of a package's folder that a source tree needs."""
+    """The interface that a source tree requires of a package's folder."""
 
     def read(self, *parts: str) -> bytes | None:
-        """Return the content of a file in the folder. Return None if it does not exist. Raises SourceError if it
-        cannot be read."""
+        """Return the content of a file in the folder, or None if the file does not exist. Raises SourceError if the
+        file cannot be read."""
 
     def entries(self, *parts: str) -> Sequence[str] | None:
-        """Return the names in a subfolder, with a slash after the names of folders. Return None if it does not
-        exist."""
+        """Return the names in a subfolder, or None if the subfolder does not exist. The names of folders end with a
+        slash."""
 
 
 class PlainFolder(Folder):
-    """A folder on disk."""
+    """A package's folder on disk."""
 
     __slots__ = ("path",)
 
@@ -92,7 +92,7 @@ class PackedFolder(Folder):
             entry = self._wheel.getinfo(name)
             # Python bounds the memory only for these two, and wheels use no other.
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise ValueError(f"compression method {entry.compress_type}, which wheels do not use")
+                raise ValueError(f"compression method {entry.compress_type}, which is not supported in wheels")
             with self._wheel.open(entry) as stream:
                 return _limited(stream, where)
         except KeyError:
@@ -148,8 +148,7 @@ def _folders(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
 
 
 class Portions(Folder):
-    """A namespace package made of one or more folders. Modules in it are found in the order in which Python searches
-    them."""
+    """A namespace package made of one or more folders. Modules are found in the order of Python's search."""
 
     __slots__ = ("paths",)
 
@@ -183,7 +182,7 @@ class Portions(Folder):
 
 
 def installed_folder(package: str) -> Folder | None:
-    """Return the folder of an installed package. Return None if it is not installed or has no source."""
+    """Return the folder of an installed package, or None if the package is not installed or has no source."""
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:  # a module in sys.modules by hand, without a spec: there is no source to read
@@ -195,7 +194,7 @@ def installed_folder(package: str) -> Folder | None:
 
 
 def paths_of(folder: Folder | None) -> Sequence[Path]:
-    """Return the paths of a folder on disk. Return none for a folder in a wheel."""
+    """Return the paths of a folder on disk, or an empty sequence for a folder in a wheel."""
     if isinstance(folder, Portions):
         return folder.paths
     return (folder.path,) if isinstance(folder, PlainFolder) else ()
@@ -213,9 +212,9 @@ def _no_source(path: Path, packages: Sequence[str], found: str) -> SourceError:
 def _unreadable(where: str, found: str) -> SourceError:
     return SourceError(
         subject=where,
-        expected="a source file that can be read and is not too large",
+        expected="a readable source file that is not too large",
         found=found,
-        fix="give an unchanged checkout or wheel, and check the permissions of this file",
+        fix="use an unmodified checkout or wheel, and check the permissions of this file",
     )
 
 

@@ -41,7 +41,7 @@ class Resolved:
     """The result of the lookup of a full dotted name."""
 
     name: str
-    """The name as `module:qualname`, if the tree has the module. For an imported name, it is the place of the
+    """The name as `module:qualname`, if the tree has the module. For an imported name, this is the name at its
     definition."""
     missing: str = ""
     """The first part of the name that does not exist. Empty if the whole name exists, or if the source does not show
@@ -51,8 +51,8 @@ class Resolved:
 
 
 def missing_module(name: str, tree: SourceTree) -> str:
-    """Return the first part of a module's name that is not a module in `tree`. Return an empty text if all parts are
-    modules."""
+    """Return the shortest prefix of a module's name that is not a module in `tree`, or an empty string if all prefixes
+    are modules."""
     if not tree.covers(package_of(name)):
         return ""
     return next((prefix for prefix in (*packages_above(name), name) if not _is_module(prefix, tree)), "")
@@ -152,7 +152,7 @@ def _in_class(owner: Target, names: list[str], tree: SourceTree, depth: int) -> 
 
 
 def _in_base(module: str, base: ast.expr, names: list[str], tree: SourceTree, depth: int) -> Resolved | None:
-    """Look up names in a base class. Return None if the base class cannot be found."""
+    """Look up names in a base class. Return the result, or None if the base class cannot be found."""
     if isinstance(base, ast.Subscript):
         base = base.value
     parts = ast.unparse(base).split(".") if isinstance(base, ast.Name | ast.Attribute) else []

@@ -16,10 +16,11 @@ _TELLING = 3
 
 
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Look for `subject` in another module whose name ends with the same two parts as that of its own module.
+    """Look for `subject` in another module whose dotted name ends with the same two components as the name of the
+    subject's own module.
 
     For `old.gkd.trainer:Trainer.fit`, the result could be `new.package.gkd.trainer:Trainer.fit`. Return None if there
-    is none.
+    is no such module.
     """
     module, _, qualname = subject.partition(":")
     ending = "." + ".".join(module.split(".")[-2:])
@@ -31,10 +32,11 @@ def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | N
 
 
 def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str], tree: SourceTree) -> Target | None:
-    """Return the place to which the code of a target has moved, or None. `bodies` are the target's bodies at the pins.
+    """Return the new location of a target's code, or None if the code is not found. `bodies` are the target's bodies
+    at the pins.
 
-    In the target's own module, code with any name is found. In the rest of `packages`, only code with the target's
-    name is found.
+    In the target's own module, code is matched under any name. In the rest of `packages`, code is matched only under
+    the target's name.
     """
     telling = {body for body in bodies if len(body) >= _TELLING}
     for module in _candidates(target, packages, tree) if telling else ():

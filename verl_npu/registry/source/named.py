@@ -39,12 +39,12 @@ class Key:
 
 Origin = Value | Key
 Origins = frozenset[Origin | None]
-"""The constants and settings from which a value may come. None is among them if not all of them are known."""
+"""The constants and settings that a value may come from. None is included if not all of them are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchModule:
-    """A module of an upstream that patches other packages, when it is imported or when its functions are called."""
+    """An upstream module that patches other packages, either on import or when its functions are called."""
 
     name: str
     calls: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ _CALL = re.compile(r"(?P<target>[\w.:]+)(\((?P<passed>[\w=*, ]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A key of a YAML file, and the value that it must have. An empty value stands for any value."""
+    """A key of a YAML file and the key's required value. An empty value matches any value."""
 
     file: str
     key: str
@@ -77,8 +77,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name in a module or class, and the parameters that a call passes. The names of keyword parameters end with
-    `=`."""
+    """A name in a module or class, together with the parameters that the patch passes when it calls this name. The
+    names of keyword parameters end with `=`."""
 
     target: Target
     passed: tuple[str, ...] | None
@@ -100,27 +100,28 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Collaborator:
-    """A part of upstream that the code of a patch uses."""
+    """An upstream name or setting that a patch's own code uses."""
 
     text: str
-    """The text with which the patch declares it."""
+    """The text that declares the collaborator in the patch."""
     places: tuple[Name | Setting, ...]
     optional: bool
     """Whether the code of the patch also works without it."""
 
     @classmethod
     def parse(cls, text: str, *, optional: bool = False) -> Collaborator:
-        """Parse a text in the form that this module describes. Raises DeclarationError for any other text."""
+        """Parse a text in the format that this module describes. Raises DeclarationError for any other text."""
         return cls(text, tuple(map(_place, text.split(" or "))), optional)
 
     @property
     def package(self) -> str:
-        """The top-level package of the collaborator."""
+        """The top-level package that contains the collaborator."""
         return self.places[0].package
 
     @property
     def decides(self) -> bool:
-        """Whether the patch may no longer fit if this collaborator is missing or different."""
+        """Whether the patch depends on this collaborator: the patch may not fit if the collaborator is missing or
+        different."""
         exacting = (place.passed is not None if isinstance(place, Name) else place.value for place in self.places)
         return not self.optional or any(exacting)
 

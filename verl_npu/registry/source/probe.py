@@ -1,7 +1,7 @@
 """Questions about an upstream's source that decide whether a patch is needed. They look at code, never at a version.
 
-They ask what the code does: which function it calls, which value an argument gets, or which error it raises under
-which condition. The answer is yes, no, or `None` if the subject of the question is gone. A missing subject proves
+They ask what the code does: which function it calls, which value an argument gets, or which error it raises under a
+condition. The answer is yes, no, or `None` if the subject of the question no longer exists. A missing subject proves
 nothing. For example, if `m:f` has been renamed, the answer to `Not(Calls("m:f", "x"))` is `None`, not yes.
 """
 
@@ -28,22 +28,23 @@ def _read(target: str, tree: SourceTree) -> Facts:
 
 
 class Probe(ABC):
-    """A question about a source tree. It consists of single questions, the atoms. `str()` of a probe is the question
+    """A question about a source tree, composed of single questions, the atoms. `str()` of a probe returns the question
     as a sentence."""
 
     __slots__ = ()
 
     @abstractmethod
     def answer(self, ask: Ask) -> bool | None:
-        """Return the answer to the question. `ask` answers the atoms."""
+        """Return the answer to this probe's question, or None if there is no answer. `ask` returns the answer to each
+        atom."""
 
     @abstractmethod
     def atoms(self) -> Iterator[Atom]:
-        """Yield the atoms of the question."""
+        """Yield the atoms (the single questions) of this probe."""
 
 
 class Atom(Probe):
-    """A question about one subject that is not composed of other questions."""
+    """A single question about one subject. All probes are composed of such questions."""
 
     __slots__ = ()
     target: str
@@ -55,26 +56,27 @@ class Atom(Probe):
 
     @property
     def id(self) -> str:
-        """The key of the question in a lock: its kind and its values. Its wording does not matter."""
+        """The key that identifies the question in a lock. The key consists of the kind and the values of the question,
+        not of its wording."""
         values = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]  # type: ignore[arg-type]
         return " ".join([type(self).__name__, *(f"{name}={value}" for name, value, usual in values if value != usual)])
 
     @abstractmethod
     def holds(self, tree: SourceTree) -> bool:
-        """Return whether the answer is yes, according to the source. If the subject does not exist, the answer is
-        no."""
+        """Return whether the source answers the question with yes. If the subject does not exist, the answer is no."""
 
     def unread(self, tree: SourceTree) -> str:
-        """Return the reason why the answer no does not count although the subject exists. Return an empty text if the
-        answer counts."""
+        """Return the reason why a negative answer is unreliable although the subject exists, or an empty string if the
+        answer is reliable."""
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Return whether the answer no is proof by itself, because the code could do the thing in only one way."""
+        """Return whether a negative answer is conclusive on its own, because the code could do what the question asks
+        in only one way."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Return whether the answer yes is proof by itself."""
+        """Return whether a positive answer is conclusive on its own."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:
@@ -89,7 +91,7 @@ Ask = Callable[[Atom], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Defines(Atom):
-    """The source defines `target`."""
+    """The question whether the source defines `target`."""
 
     target: str
 
@@ -121,8 +123,8 @@ class IsRemote(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Calls(Atom):
-    """The code calls `function`. In the code, the function has this name, or a dotted name that ends with this
-    name."""
+    """The question whether the code calls `function`. A call matches if the called name is `function`, or a dotted
+    name that ends with `function`."""
 
     target: str
     function: str
@@ -155,9 +157,10 @@ class Calls(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Passes(Atom):
-    """A call, or an entry of a dictionary, gives `keyword` a constant value or a setting that is looked up.
+    """The question whether a call, or an entry of a dictionary, gives `keyword` the required value: a constant, or a
+    setting that the code looks up.
 
-    Constants are followed through local names, names of the module or class, and defaults of parameters.
+    The search for constants follows local names, names of the module or class, and defaults of parameters.
     """
 
     target: str
@@ -229,8 +232,8 @@ class Takes(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Imports(Atom):
-    """The code imports `name`, which is a module or a name in one. The import may be relative, or under another
-    name."""
+    """The question whether the code imports `name`, which is a module or a name that a module defines. The import may
+    be relative or use an alias."""
 
     target: str
     name: str
@@ -278,7 +281,7 @@ class Imported(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Raises(Atom):
-    """The code raises `exception` under a condition that reads `when`."""
+    """The question whether the code raises `exception` under a condition that uses the name `when`."""
 
     target: str
     exception: str
@@ -299,7 +302,7 @@ class Raises(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Reads(Atom):
-    """The code reads `name`: as a variable, an attribute, or a string that equals it."""
+    """The question whether the code reads `name`: as a variable, as an attribute, or as a string with this value."""
 
     target: str
     name: str
@@ -313,7 +316,7 @@ class Reads(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Sets(Atom):
-    """The code assigns an attribute whose dotted name ends with `place`."""
+    """The question whether the code assigns an attribute whose dotted name ends with `place`."""
 
     target: str
     place: str
@@ -339,10 +342,11 @@ def _ends_with(name: str, end: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assigns(Atom):
-    """An upstream module that patches other packages should assign `target`.
+    """The question whether an upstream module that patches other packages assigns `target`, according to the module's
+    source.
 
-    Whether it really does so is a different question. A patch that is retired by this probe is *claimed* by upstream
-    until the assignment is seen in the process.
+    Whether the assignment takes effect is checked in the running process. Until then, a patch that is retired by this
+    probe is *claimed* by upstream.
     """
 
     module: PatchModule
@@ -354,7 +358,7 @@ class Assigns(Atom):
 
     @property
     def place(self) -> str:
-        """The full dotted name of the target, as the steps of the module have it."""
+        """The full dotted name of the target, as written in the assignments of the upstream module."""
         return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:
@@ -374,7 +378,7 @@ class Assigns(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Not(Probe):
-    """The opposite of a probe."""
+    """The negation of a probe."""
 
     probe: Probe
 
@@ -400,7 +404,7 @@ class _Several(Probe):
 
 
 class AnyOf(_Several):
-    """At least one of the probes holds."""
+    """A probe that holds if at least one of its probes holds."""
 
     __slots__ = ()
 
@@ -413,7 +417,7 @@ class AnyOf(_Several):
 
 
 class AllOf(_Several):
-    """All of the probes hold."""
+    """A probe that holds if all of its probes hold."""
 
     __slots__ = ()
 

@@ -54,7 +54,7 @@ class Call:
     is_open: bool
     """Whether the call also passes keywords that the source does not show, as with `**kwargs`."""
     conditions: tuple[Written, ...]
-    """The conditions under which the call is made."""
+    """The conditions of the call."""
     is_direct: bool
     """Whether the definition itself makes the call, and not a function that it calls."""
 
@@ -81,15 +81,14 @@ class Mark:
 
     @property
     def text(self) -> str:
-        """A description of the thing to which the name is bound."""
+        """A description of the object that the name is bound to."""
         if isinstance(self.how, Function):
             return " ".join([function_kind(self.how), *map(decoration, self.how.decorator_list)])
         text = self.how if isinstance(self.how, str) else f"assigned {meaning_fingerprint([self.how])[:8]}"
         return f"{text} from outside" if self.outside else text
 
     def concerns(self, path: str) -> bool:
-        """Return whether this statement binds `path`. If the statement's own path ends with a star, the statement
-        binds
+        """Return whether this statement binds `path`. If the statement's own path ends with `*`, the statement binds
         all direct members of the owner."""
         owner = self.path.removesuffix("*")
         return self.path == path or (owner != self.path and path.rpartition(".")[0] == owner.removesuffix("."))
@@ -97,8 +96,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The body of a `try`, a module, or a function. A step that fails ends the innermost block that catches its
-    error."""
+    """The body of a `try` statement, a module, or a function. If a step fails, execution leaves the innermost block
+    that catches the step's error."""
 
     number: int
     catches: frozenset[str] = frozenset()
@@ -149,12 +148,13 @@ class Facts:
 
     @property
     def form(self) -> str:
-        """A hash of all code that was read, in normalised form. Code that does the same has the same hash."""
+        """A hash of all code that was read, in normalized form. Differences in formatting or comments do not change
+        the hash."""
         return fingerprint(self.parts)
 
     def ends(self, qualname: str) -> tuple[str, ...]:
-        """Return the things to which `qualname` may be bound after the import. The classes that contain it are
-        included, unless they are plain."""
+        """Return descriptions of the objects that `qualname` may refer to after the import. The classes that contain
+        the name are included, unless they are plain."""
         parts = qualname.split(".")
         found: list[str] = []
         for length in range(1, len(parts) + 1):
@@ -180,8 +180,8 @@ class Facts:
 
 
 def read_body(subject: str, tree: SourceTree) -> Facts:
-    """Read the code of a target, or of a whole module. If it does not exist, the facts are empty. Raises SourceError
-    if a module cannot be parsed."""
+    """Read the code of a target, or of a whole module. If the subject does not exist, return empty facts. Raises
+    SourceError if a module cannot be parsed."""
     return tree.recall(("body", subject), partial(_read_body, subject, tree))
 
 
@@ -236,8 +236,8 @@ def _read_import(module: PatchModule, tree: SourceTree, *, beyond: bool) -> Fact
 
 
 def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
-    """Return the things to which a name may be bound after its module was imported. Raises SourceError if a module
-    cannot be parsed."""
+    """Return descriptions of the objects that a name may refer to after its module is imported. Raises SourceError if
+    a module cannot be parsed."""
     key = ("ends", tree.read(target.module), target.qualname)
     try:
         return tree.memory.recall(key, lambda: read_import(target.module, tree).ends(target.qualname))
@@ -255,13 +255,13 @@ def is_hollow(subject: str, tree: SourceTree) -> bool:
 
 
 def origins_of(written: Written) -> Origins:
-    """Return the constants and settings that may be the value of an expression."""
+    """Return the constants and settings that the value of an expression may come from."""
     node, scope = written
     return scope.reader.origins(node, scope)
 
 
 def names_in(conditions: Iterable[Written]) -> frozenset[str]:
-    """Return the names that conditions read, directly or through local variables."""
+    """Return the names that the conditions use, directly or through local variables."""
     found: set[str] = set()
     waiting = [(node, scope, 0) for node, scope in conditions]
     while waiting:
@@ -298,8 +298,8 @@ def imports_by_name(module: str, tree: SourceTree) -> bool:
 
 
 def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return a module in these packages that still imports a lost name, or its module. Return None if there is no such
-    module."""
+    """Return a module in these packages that still imports the missing `subject` or the module that defined it, or
+    None if there is no such module."""
     module, _, qualname = subject.partition(":")
     first = qualname.partition(".")[0]
     if tree.read(module) is not None:
@@ -315,10 +315,10 @@ def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | N
 
 
 def is_true(test: ast.expr, constants: Mapping[str, object] | None = None) -> bool | None:
-    """Return whether a condition always holds, or never holds, in a process that imports the module. Return None if it
-    depends.
+    """Return True if a condition always holds in a process that imports the module, False if the condition never
+    holds, or None if the source does not show this.
 
-    `constants` maps names to values that are known. For a function, the value is what it returns.
+    `constants` maps names to known values. For a function, the value is the function's result.
     """
     known = constants or {}
     if isinstance(test, ast.Constant):
@@ -355,7 +355,7 @@ class Scope:
 
     reader: Reader
     owner: str = ""
-    """The class to which the code belongs. Empty if it belongs to none."""
+    """The class that contains the code. Empty if no class contains it."""
     parameters: Mapping[str, Written] = field(default_factory=dict)
     assigned: Mapping[str, Sequence[ast.AST]] = field(default_factory=dict)
     """For each local name, the values that are assigned to it, in any order. A statement stands for an unknown
@@ -366,7 +366,7 @@ class Scope:
     depth: int = 0
 
     def path(self, name: str) -> str | None:
-        """Return the path, within the module, of a name that the code binds. Return None for a local name of a
+        """Return the path within the module of a name that the code binds, or None if the name is local to a
         function."""
         if self.shared is not None:
             return name if name in self.shared else None
@@ -375,7 +375,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """How the code is reached: under which conditions, through which called function, and within which blocks."""
+    """The path that leads to the code: conditions, the called function, and enclosing blocks."""
 
     conditions: tuple[Written, ...] = ()
     denied: tuple[Written, ...] = ()
@@ -451,7 +451,7 @@ class Reader:
     def enter(
         self, node: Function, owner: str, given: Mapping[str, Written], depth: int = 0, at: _At | None = None
     ) -> None:
-        """Read a function that is called with the given arguments."""
+        """Read the body of a function that is called with the given arguments."""
         known = tuple(sorted((name, origins_of(written)) for name, written in given.items()))
         key = (node, at.call if at is not None else "", *known)
         if key in self._entered or len(self._entered) > _MOST_FUNCTIONS:
@@ -694,8 +694,8 @@ class Reader:
                     self._bind(_within(owner, word), f"changed from outside by {name}")
 
     def _place(self, node: ast.expr, depth: int = 0) -> str | None:
-        """Return the class of this module that an expression refers to, or an empty text for the module itself. Return
-        None for anything else."""
+        """Return the class of this module that an expression refers to, or an empty string for the module itself.
+        Return None for anything else."""
         if _is_this_module(node):
             return ""
         if depth > _DEPTH:
@@ -712,7 +712,7 @@ class Reader:
         return path if path and any(isinstance(one, ast.ClassDef) for one in self._nodes(path)) else None
 
     def _namespace(self, node: ast.expr, scope: Scope) -> str | None:
-        """Return the owner of the namespace to which an expression refers: `globals()`, `vars(Class)`, or
+        """Return the owner of the namespace that an expression refers to: `globals()`, `vars(Class)`, or
         `Class.__dict__`."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id == "globals" or (node.func.id in ("vars", "locals") and not node.args):
@@ -871,7 +871,7 @@ class Reader:
     # Origins of values.
 
     def origins(self, node: ast.AST, scope: Scope, depth: int = 0) -> Origins:
-        """Return the constants and settings that may be the value of an expression."""
+        """Return the constants and settings that the value of an expression may come from."""
         if depth > 2 * _DEPTH:
             return _UNKNOWN
         also = partial(self.origins, scope=scope, depth=depth + 1)
@@ -991,12 +991,12 @@ class Reader:
     # Names.
 
     def dotted(self, node: ast.AST, scope: Scope) -> str:
-        """Return the full name of the thing to which an expression refers, as far as the source shows it."""
+        """Return the full name of the object that an expression refers to, as far as the source shows this name."""
         return self._named(node, scope)[0]
 
     def dotted_ways(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[str]:
-        """Yield all full names to which a name may refer. There are several if a function imports the name in several
-        ways."""
+        """Yield all full names that a name may refer to. There are several if a function imports the name from several
+        modules."""
         for one in scope.assigned.get(node.id, ()) if isinstance(node, ast.Name) else ():
             if isinstance(one, ast.Import | ast.ImportFrom) and isinstance(node, ast.Name):
                 yield self._imported(one, node.id)
@@ -1105,7 +1105,7 @@ def _refuses(statements: Sequence[ast.stmt]) -> bool:
 
 
 def ends_block(statement: ast.stmt) -> bool:
-    """Return whether a statement makes the statements after it in the same block unreachable."""
+    """Return whether the statements after `statement` in the same block are unreachable."""
     if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return True
     if isinstance(statement, ast.If):

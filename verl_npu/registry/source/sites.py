@@ -1,8 +1,8 @@
-"""Sites: the places in an upstream's code from which a target is reached.
+"""Sites: the code locations in an upstream that use a target.
 
 A site is a function, a class, or a module whose own statements use the target. A class with a method that overrides
-the target also has a site. The target may stay unchanged while a site stops using it, or uses it in another way. Then
-a patch of the target has no effect at that site.
+the target also has a site. The target may stay unchanged while a site stops using it, or uses it differently. Then a
+patch of the target has no effect at that site.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Site:
     again: int = 0
     """The number of later statements in the code that overwrite the target's result or arguments."""
     conditions: tuple[str, ...] = ()
-    """Hashes of the conditions under which the code uses the target, and of the code's decorators."""
+    """Hashes of the conditions for using the target, and of the code's decorators."""
     overrides: bool = False
     """Whether the site is a method of a derived class that overrides the target."""
 
     def reaches_as(self, known: Site) -> bool:
-        """Return whether every effect that the target has at the site `known` also occurs at this site."""
+        """Return whether this site has every effect that the target has at the site `known`."""
         more = Counter(self.conditions) - Counter(known.conditions)
         return self.uses >= known.uses and self.bare >= known.bare and self.again <= known.again and not more
 
@@ -52,7 +52,7 @@ class Site:
 
     @classmethod
     def parse(cls, text: str) -> Site:
-        """Parse the form that a site has in a lock. Raises ValueError for any other text."""
+        """Create a site from its text in a lock. Raises ValueError for any other text."""
         if text == OVERRIDES:
             return cls(overrides=True)
         uses, bare, again, *conditions = text.split()
@@ -91,7 +91,7 @@ def sites_in(module: str, target: Target, tree: SourceTree) -> Mapping[str, Site
 
 
 def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
-    """Return the methods of derived classes that override the target and do not call it."""
+    """Return the methods of derived classes that override the target without calling it."""
     found: dict[str, Site] = {}
     packages = _around(target, packages, tree)
     waiting = [Target(target.module, target.owner)] if target.owner else []
@@ -115,8 +115,8 @@ def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict
 
 
 def _around(target: Target, packages: Sequence[str], tree: SourceTree) -> Sequence[str]:
-    """Return the packages in which to search for sites. In a large library of models, it is only the package of one
-    model."""
+    """Return the packages to search for sites. In a large library of models, only the package of one model is
+    searched."""
     many = tree.recall(("many", *packages), lambda: sum(1 for _ in tree.modules_of(packages)) > _LARGE)
     return [target.module.rpartition(".")[0] or target.module] if many else packages
 
@@ -226,7 +226,7 @@ def _inside(node: ast.stmt, names: Sequence[str] = BLOCKS) -> Iterator[ast.stmt]
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement, and the conditions under which it is executed."""
+    """A statement, and the conditions for its execution."""
 
     node: ast.stmt
     conditions: tuple[ast.expr, ...]
@@ -276,7 +276,7 @@ class _Use:
         self.owner = Target(self.target.module, self.target.owner) if self.target.owner else None
 
     def holds(self, node: ast.AST, scope: Scope) -> bool:
-        """Return whether `node` is the target or its class."""
+        """Return whether `node` refers to the target or to the target's class."""
         if self.owner is None:
             return self._names(node, self.target, scope)
         # The source does not show the type of an object, so an attribute counts by its name.

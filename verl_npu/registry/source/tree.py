@@ -36,7 +36,7 @@ class Target:
                 subject="the target of a patch",
                 expected="module:qualname, for example package.module:Class.method",
                 found=f"{text!r}",
-                fix="write the module, a colon, and the name within the module",
+                fix="write the target in this format",
             )
         return cls(match["module"], match["qualname"])
 
@@ -58,7 +58,8 @@ class Target:
 
     @property
     def dotted(self) -> str:
-        """The full name of the target, with dots only. This form does not show where the name of the module ends."""
+        """The full name of the target, separated only by dots. Unlike `module:qualname`, this form does not show where
+        the name of the module ends."""
         return f"{self.module}.{self.qualname}"
 
     def __str__(self) -> str:
@@ -85,12 +86,12 @@ def _drop_override_decorators(tree: ast.Module) -> None:
 
 
 class Memory:
-    """A cache of the latest syntax trees, and of facts that were found in syntax trees. Facts take little memory and
-    all stay."""
+    """A cache of the most recently used syntax trees, and of facts found in syntax trees. Facts take little memory and
+    are never evicted."""
 
     def __init__(self, limit: int = 1000) -> None:
-        """Make an empty cache. `limit` is the number of syntax trees to keep. Each takes a hundred times the memory of
-        its file."""
+        """Create an empty cache. `limit` is the number of syntax trees to keep. A syntax tree takes a hundred times
+        the memory of its file."""
         self._limit = limit
         self._trees: OrderedDict[bytes, ast.Module] = OrderedDict()
         self._facts: dict[tuple[Hashable, ...], object] = {}
@@ -122,7 +123,7 @@ class SourceTree:
     """The source of some top-level packages, each in its own folder. Some of the packages may not exist."""
 
     def __init__(self, folders: Mapping[str, Folder | None], memory: Memory | None = None) -> None:
-        """Make a tree. If several trees have most of their files in common, let them share a `memory`."""
+        """Create a tree. Trees that have most of their files in common should share a `memory`."""
         self._folders = dict(folders)
         self.memory = Memory() if memory is None else memory
         self._bytes: dict[str, bytes | None] = {}
@@ -138,23 +139,25 @@ class SourceTree:
 
     @classmethod
     def at(cls, path: Path, packages: Sequence[str]) -> SourceTree:
-        """Return a tree of the packages in a checkout or a wheel at `path`. Raises SourceError if it contains none of
-        them."""
+        """Return a tree of `packages` from a checkout or a wheel at `path`. Raises SourceError if `path` contains none
+        of these packages."""
         folders = folders_at(path, packages)
         return cls({package: folders.get(package) for package in packages})
 
     def with_packages(self, other: SourceTree) -> SourceTree:
-        """Return a tree with the packages of both trees. If both cover a package, it is taken from `other`."""
+        """Return a tree with the packages of both trees. If both trees cover a package, the package is taken from
+        `other`."""
         return SourceTree({**self._folders, **other._folders}, self.memory)
 
     def fresh(self) -> SourceTree:
-        """Return a copy from which nothing has been read yet. Its `files` then show on which files an answer
-        depends."""
+        """Return a copy that has not read any files yet. After the copy has answered a question, its `files` are the
+        files that the answer depends on."""
         return SourceTree(self._folders, self.memory)
 
     @property
     def files(self) -> frozenset[str]:
-        """All modules and files that have been read from this tree, or for which somebody has looked in this tree."""
+        """The names of all modules and files that have been read from this tree or looked up in it, even if they do
+        not exist."""
         return frozenset(self._bytes)
 
     @property
@@ -166,15 +169,17 @@ class SourceTree:
         return self._folders.get(package) is not None
 
     def place_of(self, package: str) -> str:
-        """Return the path of a package, if it is in a plain folder. Return an empty text if it is missing or
-        elsewhere."""
+        """Return the path of a package that is in a plain folder, or an empty string if the package is missing or not
+        in a plain folder."""
         return ", ".join(map(str, paths_of(self._folders.get(package))))
 
     def has_part(self, subject: str, beside: str) -> bool:
-        """Return whether this tree has the part of an upstream in which `subject` is, or would be.
+        """Return whether this tree has the part of an upstream that contains `subject`, or that would contain
+        `subject` if it existed.
 
         `beside` is the first package of the upstream. Any other package may be an unrelated one with the same name. If
-        it is not in the same folder as the first package, only the parts that it really has count.
+        such a package is not in the same folder as the first package, only the parts that the package really contains
+        count.
         """
         package, _, rest = subject.partition(":")[0].replace("/", ".").partition(".")
         key = (package, rest.partition(".")[0], beside)
@@ -195,8 +200,7 @@ class SourceTree:
         return package in self._folders
 
     def read(self, module: str) -> bytes | None:
-        """Return the source of `module`. Return None if there is no such module, or if it exists only in compiled
-        form.
+        """Return the source of `module`, or None if there is no such module or if it exists only in compiled form.
 
         For a configuration file, `module` is its path: `pkg/config/main.yaml`.
         """
@@ -217,19 +221,19 @@ class SourceTree:
         return folder.read(*parts[:-1], f"{parts[-1]}.py") if found is None and parts else found
 
     def lines(self, module: str) -> list[str]:
-        """Return the lines of a module's source. Return none if it has no source."""
+        """Return the lines of a module's source, or an empty list if the module has no source."""
         return (self.read(module) or b"").decode("utf-8", "replace").splitlines()
 
     def digest(self, module: str) -> str | None:
-        """Return a hash of all bytes of a module's source file. Return None if it has no source."""
+        """Return a hash of all bytes of a module's source file, or None if the module has no source."""
         data = self.read(module)
         if data is None:
             return None
         return self.memory.recall(("digest", data), lambda: hashlib.sha256(data).hexdigest())
 
     def parse(self, module: str) -> ast.Module | None:
-        """Return the syntax tree of `module`. Return None if it has no source. Raises SourceError if it cannot be
-        parsed."""
+        """Return the syntax tree of `module`, or None if the module has no source. Raises SourceError if the source
+        cannot be parsed."""
         data = self.read(module)
         if data is None:
             return None
@@ -268,11 +272,13 @@ class SourceTree:
         return any(origin.module == source for origin in self.origins(Target(module, name)))
 
     def imported_module(self, module: str, node: ast.ImportFrom) -> str:
-        """Return the full name of the module from which `node`, a `from … import` in `module`, imports."""
+        """Return the full name of the module that `node` imports from. `node` is a `from … import` statement in
+        `module`."""
         return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def origins(self, target: Target) -> list[Target]:
-        """Return the places from which the target's module imports the target by `from source import name`."""
+        """For each `from source import name` that binds the target in the target's own module, return the imported
+        name."""
         found = []
         for node in self.nodes(target) if target.package in self else ():
             if isinstance(node, ast.ImportFrom):
@@ -281,10 +287,10 @@ class SourceTree:
         return found
 
     def chain(self, target: Target) -> list[Target]:
-        """Return the target. If the target's module imports the target, also return the places from which it comes,
-        as far as this tree has them.
+        """Return the target. If the target's module imports the target, also return each location along the chain of
+        imports that this tree contains.
 
-        Code that has moved is still the target, as long as its old module imports it from the new one.
+        Moved code still counts as the target if the old module imports the code from the new module.
         """
         found: list[Target] = []
         waiting = [target]
@@ -296,12 +302,12 @@ class SourceTree:
         return found
 
     def meaning(self, target: Target) -> list[ast.stmt]:
-        """Return all statements that bind the target's name, in the target's own module and at the places from which
-        the module imports it."""
+        """Return all statements that bind the target's name, in the target's own module and in the modules that it is
+        imported from."""
         return [node for one in self.chain(target) for node in self.nodes(one)]
 
     def _package_of(self, module: str, level: int) -> list[str]:
-        """Return the parts of the name of the package to which `level` dots refer in `module`."""
+        """Return the name, split at its dots, of the package that `level` dots refer to in `module`."""
         if not level:
             return []
         parts = module.split(".")
@@ -312,7 +318,7 @@ class SourceTree:
     def is_package(self, module: str) -> bool:
         """Return whether `module` is a package, that is, a folder of modules with or without an `__init__`.
 
-        Python imports `name.py` in place of a folder `name` that has no `__init__`.
+        Python imports `name.py` instead of a folder `name` that has no `__init__`.
         """
         if module not in self._packages:
             package, *parts = module.split(".")
@@ -324,20 +330,21 @@ class SourceTree:
         return self._packages[module]
 
     def is_compiled(self, module: str) -> bool:
-        """Return whether `module` exists only as a compiled library. No source shows what is in it."""
+        """Return whether `module` exists only as a compiled library, so that its content cannot be read from
+        source."""
         package, *parts = module.split(".")
         folder = self._folders.get(package)
         beside = (folder.entries(*parts[:-1]) or ()) if folder is not None and parts else ()
         return any(entry.startswith(f"{parts[-1]}.") and entry.endswith(".so") for entry in beside)
 
     def refuse_compiled(self) -> None:
-        """Raise SourceError if a package exists only as bytecode, because it cannot be judged."""
+        """Raise SourceError if a package exists only as bytecode, because patches of the package cannot be judged."""
         for package, folder in self._folders.items():
             entries = (folder.entries() or ()) if folder is not None else ()
             if "__init__.pyc" in entries and "__init__.py" not in entries:
                 raise SourceError(
                     subject=package,
-                    expected="the package's Python source, which verl-npu needs to judge patches",
+                    expected="the package's Python source, which verl-npu needs to check its patches",
                     found="only compiled files (.pyc)",
                     fix="install the package with its .py files",
                 )
@@ -358,7 +365,7 @@ class SourceTree:
         return (module for package in here for module in self.modules_below(package))
 
     def modules_with(self, packages: Sequence[str], words: Sequence[str]) -> Iterator[str]:
-        """Yield the modules in these packages whose text contains all of `words`. The modules do not count as read in
+        """Yield the modules in these packages whose text contains all of `words`. The modules are not recorded in
         `files`."""
         for module in self.recall(("modules", *packages), lambda: tuple(self.modules_of(packages))):
             data = self.recall(("text", module), partial(self._read, module))
@@ -383,7 +390,7 @@ class SourceTree:
         return self._facts[key]  # type: ignore[return-value]  # each key always has the same type of fact
 
     def definition(self, target: Target) -> Definition | None:
-        """Return the definition of `target`. Return None if the source does not define it."""
+        """Return the definition of `target`, or None if the source does not define it."""
         data = self.read(target.module)
         if data is None:
             return None
@@ -396,8 +403,8 @@ class SourceTree:
             raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
-        """Return a fingerprint of `target` in which mere wording does not matter. Return an empty text if the target
-        does not exist."""
+        """Return a fingerprint of `target` that ignores mere wording, or an empty string if the target does not
+        exist."""
         nodes = self.nodes(target)
         return meaning_fingerprint(nodes) if nodes else ""
 
@@ -422,7 +429,7 @@ class SourceTree:
 
 
 def unparsable(module: str, error: Exception) -> SourceError:
-    """Make the error for a module that this interpreter cannot parse or read."""
+    """Create the error for a module that this interpreter cannot parse or read."""
     return SourceError(
         subject=module,
         expected="Python source that this interpreter can parse",
@@ -436,7 +443,7 @@ def unparsable(module: str, error: Exception) -> SourceError:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The innermost class, module, or package around a subject, and the names that are bound in it."""
+    """The innermost class, module, or package that contains a subject, and the names bound in this container."""
 
     place: str
     names: str
@@ -447,7 +454,7 @@ class Surroundings:
 
 
 def packages_above(module: str) -> list[str]:
-    """Return the packages that contain a module. The top-level package is the first."""
+    """Return the packages that contain a module, outermost first."""
     parts = module.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]
 
@@ -458,7 +465,7 @@ def package_of(subject: str) -> str:
 
 
 def is_there(subject: str, tree: SourceTree) -> bool:
-    """Return whether the source defines a target. For a module, tell whether it exists."""
+    """Return whether the source defines a target or, for a module, whether the module exists."""
     module, _, qualname = subject.partition(":")
     data = tree.read(module)
     if data is None or not qualname:
@@ -467,7 +474,8 @@ def is_there(subject: str, tree: SourceTree) -> bool:
 
 
 def surroundings(subject: str, tree: SourceTree) -> Surroundings:
-    """Return the innermost existing class, module, or package in which `subject` is, or would be."""
+    """Return the innermost existing class, module, or package that contains `subject`, or that would contain `subject`
+    if it existed."""
     module, _, qualname = subject.partition(":")
     owners = qualname.split(".")[:-1]
     while owners:

@@ -22,7 +22,7 @@ _DEPTH = 12
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of the lookup of a collaborator."""
+    """The result of looking up a collaborator (an upstream name or setting that a patch's own code uses)."""
 
     what: str
     """The kind or the value of what was found. Empty if nothing was found."""
@@ -37,9 +37,8 @@ _NOTHING = Found("", False)
 
 
 def find(use: Collaborator, tree: SourceTree) -> Found:
-    """Look up a collaborator in its places. Return the first result that fits or, if none fits, the first result that
-    is not empty. Raises SourceError if a module cannot be parsed.
-    """
+    """Look up a collaborator in each of its possible locations. Return the first result that fits. If none fits,
+    return the first result that shows that something exists. Raises SourceError if a module cannot be parsed."""
     found = [_setting(place, tree) if isinstance(place, Setting) else _name(place, tree) for place in use.places]
     fitting = (one for one in found if one.fits)
     return next(fitting, None) or next((one for one in found if one.what), _NOTHING)
@@ -97,9 +96,9 @@ def _fits(arguments: ast.arguments, call: Name, *, skipped: int) -> bool:
 
 
 def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH, *, made: bool = True) -> Target | None:
-    """Return the place where a name is defined. Imports and base classes are followed. Return None if there is none.
+    """Return the place where a name is defined, following imports and base classes, or None if there is none.
 
-    Attributes that `__init__` assigns count only with `made`, which says that this `__init__` is called.
+    Attributes that `__init__` assigns count only with `made`, which means that this `__init__` is called.
     """
     if not target.owner:
         chain = tree.chain(target)
@@ -121,7 +120,7 @@ def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH, *, made: boo
 
 
 def _stars(module: str, tree: SourceTree) -> Iterator[str]:
-    """Yield the modules from which `module` imports all names with a star."""
+    """Yield the modules that `module` imports with `from … import *`."""
     parsed = tree.parse(module)
     for node in parsed.body if parsed is not None else ():
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":

@@ -30,7 +30,6 @@ RESULT: dict[str, Any] = {
     "cause": {"reason": "rotary base", "said": "500000 instead of 10000"},
     "numbers": None,
     "remaining": None,
-    "graphs": None,
     "sides": {
         "trainer": {"dtype": "bfloat16", "operators": [], "streams": STREAMS},
         "engine": {"dtype": "bfloat16", "operators": [OPERATOR], "streams": STREAMS},

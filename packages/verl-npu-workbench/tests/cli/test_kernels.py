@@ -1,5 +1,3 @@
-"""`verl-npu kernels`: its output and its exit status."""
-
 from __future__ import annotations
 
 import json
@@ -95,7 +93,7 @@ def test_a_name_that_is_not_there_is_one_line(run: Run) -> None:
 def test_a_target_launches_or_a_command_is_named_and_only_one_of_them(run: Run, given: tuple[str, ...]) -> None:
     status, said = run("kernels", *given)
     assert status == 2
-    assert "give one of TARGET, --launches FILE, and -- COMMAND" in " ".join(said.split())
+    assert "specify exactly one of TARGET, --launches FILE, or -- COMMAND" in " ".join(said.split())
 
 
 @pytest.fixture

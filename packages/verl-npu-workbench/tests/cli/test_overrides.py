@@ -1,5 +1,3 @@
-"""`verl-npu lint --overrides`: the overrides that exist, and whether overrides would do what they say."""
-
 from __future__ import annotations
 
 import json
@@ -178,7 +176,7 @@ def test_megatron_bridge_is_the_default_from_0_9_0_on(pin: str, own: str, expect
 def test_a_pin_and_a_revision_are_not_asked_for_together() -> None:
     status, output = run("--pin", "v0.7.1", *REVISION, "--overrides", "a=1")
     assert status == 2
-    assert "--revision and --pin exclude each other" in output
+    assert "--revision and --pin are mutually exclusive" in output
 
 
 @pytest.mark.parametrize("text", ["", "nothing = of Megatron's", "trainer.nnodes=1", "a='b"])
@@ -192,7 +190,7 @@ def test_a_text_that_is_no_override_is_one_clear_error(text: str) -> None:
 def test_one_of_list_and_check_is_asked_for(arguments: tuple[str, ...]) -> None:
     status, output = run(*arguments)
     assert status == 2
-    assert "give one of SCRIPT, --overrides WHAT, and --list-overrides" in output
+    assert "specify exactly one of SCRIPT, --overrides WHAT, or --list-overrides" in output
 
 
 def test_an_unknown_revision_is_answered_with_the_known_ones() -> None:

@@ -14,7 +14,7 @@ from .conftest import Run
     [
         (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths cannot be combined with --prompt-length,"),
         (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths cannot be combined with --prompt-length,"),
-        (("--spread", "0.5"), "--spread needs the mean length of the responses: give the mean with --response-length"),
+        (("--spread", "0.5"), "--spread requires the mean response length: specify it with --response-length"),
     ],
 )
 def test_lengths_are_given_in_one_way(run: Run, options: tuple[str, ...], said: str) -> None:
@@ -43,4 +43,4 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     places = {"file": tmp_path / "file", "folder": tmp_path}
     status, output = run("plan", *(each.format(**places) for each in options), "--", "python3", "-m", "a.trainer")
     assert status == 2
-    assert f"{named.format(**places)}: expected a folder for --output" in " ".join(output.split())
+    assert f"{named.format(**places)}: expected a writable folder for --output" in " ".join(output.split())

@@ -76,7 +76,7 @@ def test_its_package_behind_this_one_is_a_warning_with_the_file_that_puts_it_on_
     box.write("site/easy-install.pth", f"{box.path('rl-plugin')}\n")
     finding = only(found(box, True, "rl-plugin"))
     assert finding.severity is Severity.WARNING
-    assert finding.found.endswith(f"by {box.path('site/easy-install.pth')}, behind this package")
+    assert finding.found.endswith(f"by {box.path('site/easy-install.pth')}, after this package")
 
 
 def test_pythonpath_is_in_front_even_where_this_command_did_not_look_at_it(box: Box) -> None:

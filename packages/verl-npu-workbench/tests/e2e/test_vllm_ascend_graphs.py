@@ -69,8 +69,8 @@ def test_an_answer_that_is_no_number_ends_the_job(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert (
         "the outputs of 3 of 3 tokens are NaN or infinity, with and without captured graphs, in a batch that is "
-        "padded to 4 tokens; do not train with this rollout; check whether the trainer's loss and gradients are "
-        "finite: if they are, the padding of a batch spoils its answers" in done.stdout
+        "padded to 4 tokens; do not use this rollout for training; check whether the trainer's loss and gradients are "
+        "finite: if they are, the padding of a batch corrupts the answers" in done.stdout
     )
 
 

@@ -17,6 +17,8 @@ PROGRAM = Path(__file__).with_name("vllm_ascend_layers.py")
 RELEASES = ("0.11.0", "0.23.0")
 OPERATORS = {"qwen2": 33, "qwen3": 37, "qwen3_moe": 33}
 GRAPHS = "enforce_eager=false"
+# The virtual Ascend has no npu_attention_update, with which 0.23.0 joins the parts of a chunked prefill.
+WHOLE = ("enable_chunked_prefill=false", "enable_prefix_caching=false")
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,7 @@ def later() -> str:
 def said(
     by: str, folder: Path, kind: str, dtype: str, parallel: int = 1, fault: str = "none", *more: str
 ) -> dict[str, Any]:
+    more = (*more, *(WHOLE if kind == "deepseek_v3" else ()))
     return answer(PROGRAM, kind, dtype, str(parallel), fault, str(folder), *more, folder=folder, by=by)
 
 
@@ -117,7 +120,7 @@ def test_a_fault_is_found(later: str, fault: str, operator: str, reason: str, tm
         ("deepseek_v3", "bfloat16", 1, "Copies", "layers.0.self_attn", ""),
         ("qwen2", "float32", 2, "Kept", "layers.1.self_attn.o_proj", "another weight"),
         ("qwen3_moe_ep", "float32", 2, "SecondRow", "layers.0.mlp", ""),
-        ("qwen3_moe_ep", "float32", 2, "Experts", "layers.0.mlp", ""),
+        ("qwen3_moe_ep", "float32", 2, "Experts", "layers.0.mlp", "routing of experts"),
         ("qwen2", "float32", 1, "Halves", "layers.0.mlp.gate_proj", "another weight"),
     ],
 )
@@ -134,3 +137,10 @@ def test_experts_on_their_own_ranks_are_as_expected(later: str, dtype: str, tmp_
     found = said(later, tmp_path, "qwen3_moe_ep", dtype, 2)
     assert found["first"] is None
     assert len(found["sides"]["engine"]["operators"]) == OPERATORS["qwen3_moe"]
+
+
+def test_its_yarn_scaling_does_not_truncate_the_ends_of_the_ramp(later: str, tmp_path: Path) -> None:
+    """AscendYaRNRotaryEmbedding has another default of `truncate` than vLLM and transformers."""
+    found = said(later, tmp_path, "qwen3", "float32", 1, "yarn")
+    assert (found["first"]["side"], found["first"]["operator"]) == ("engine", "layers.0.self_attn.rotary")
+    assert found["cause"]["reason"] == "rotary scaling"

@@ -3,7 +3,8 @@
 The other side is transformers, which answers with a cache. Prints one line of JSON.
 
 PARALLEL is the size of Ulysses or, for Megatron, of tensor parallelism; without it, the ranks divide the experts.
-FAULT is none, padded for sequences with padding, weight for a stale one, or a change of the configuration."""
+FAULT is none, padded for sequences with padding, fused for log-probabilities without logits, normalized for experts
+with normalized weights, weight for a stale one, or a change of the configuration."""
 
 from __future__ import annotations
 
@@ -15,9 +16,12 @@ from pathlib import Path
 
 from vllm_ascend_layers import make_in, spoil
 
-LENGTHS, NEW, TEMPERATURE = (7, 20, 100), 12, 0.7
+LENGTHS, NEW, TEMPERATURE = (72, 7, 48), 12, 0.7
+SAME = ("none", "padded", "fused", "normalized")
+"""What is no fault of the trainer's checkpoint."""
 OVERRIDES: dict[str, dict[str, object]] = {
-    "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}},
+    # In the words of transformers 4, which mbridge needs.
+    "base": {"rope_theta": 1000000.0},
     "epsilon": {"rms_norm_eps": 0.1},
 }
 
@@ -25,10 +29,8 @@ OVERRIDES: dict[str, dict[str, object]] = {
 def main() -> None:
     """Compare, and print."""
     import torch
-    from transformers import AutoModelForCausalLM
-    from verl_npu_workbench.layers.comparing import compare
-    from verl_npu_workbench.layers.computing import generated
-    from verl_npu_workbench.layers.report import content
+    from verl_npu_workbench.layers.comparing import compare, content
+    from verl_npu_workbench.layers.computing import _load, generated
     from verl_npu_workbench.layers.training import trained
 
     from verl_npu.features.weight_sync.transport.tensors import digest_of
@@ -36,9 +38,12 @@ def main() -> None:
     kind, dtype, strategy, parallel, fault = sys.argv[1:6]
     folder, torch_dtype = Path(sys.argv[6]), getattr(torch, dtype)
     torch.set_num_threads(1)
-    made, served = folder / "model", folder / ("model" if fault in ("none", "padded") else "served")
+    made, served = folder / "model", folder / ("model" if fault in SAME else "served")
     make_in(kind, dtype, made)
-    model = AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype).eval()
+    if fault == "normalized":
+        path = made / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "norm_topk_prob": True}))
+    model = _load({"engine": {"model": str(made)}}, torch_dtype, "sdpa")
     if fault == "weight":
         spoil(made, served)
     elif served != made:
@@ -55,6 +60,7 @@ def main() -> None:
     experts = 2 // int(parallel) if kind == "qwen3_moe" else 1
     sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}
     asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": {**sizes, "vanilla_mbridge": True}}
+    asked["trainer"]["fused"] = "torch" if fault == "fused" else ""
     (folder / "ask.json").write_text(json.dumps(asked))
     prompts = [[5 + (7 * n + row) % 500 for n in range(length)] for row, length in enumerate(LENGTHS)]
     engine = generated(copy.deepcopy(model), prompts, NEW, TEMPERATURE)

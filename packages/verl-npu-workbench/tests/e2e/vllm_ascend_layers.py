@@ -1,6 +1,7 @@
 """KIND DTYPE TENSOR_PARALLEL FAULT FOLDER [KEY=JSON …]: `verl-npu compare --layers` with the real vllm-ascend on
 virtual NPUs; prints one line of JSON. FAULT is a fault of the engine: none, base, epsilon, weight, temperature,
-or a class of vllm_ascend_seeds. With _ep after KIND, each rank has whole experts. The rest are rollout settings."""
+yarn for a model with this scaling, or a class of vllm_ascend_seeds. With _ep after KIND, each rank has whole experts.
+The rest are rollout settings."""
 
 from __future__ import annotations
 
@@ -45,6 +46,21 @@ def make_in(kind: str, dtype: str, folder: Path) -> None:
     AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).save_pretrained(folder)
 
 
+YARN: dict[str, object] = {
+    "rope_theta": 10000.0,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+}
+
+
+def change(folder: Path, changes: dict[str, object]) -> None:
+    """Change a checkpoint's config.json, in the words of checkpoints for transformers 4."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | changes
+    if "rope_theta" in config:
+        config.pop("rope_parameters", None)
+    path.write_text(json.dumps(config))
+
+
 def main() -> None:
     """Compare, and print."""
     import torch
@@ -57,6 +73,8 @@ def main() -> None:
     torch.set_num_threads(1)
     made, served = folder / "model", folder / "served"
     make_in(kind, dtype, made)
+    if fault == "yarn":
+        change(made, YARN)
     rollout: dict[str, object] = {
         "dtype": dtype,
         "tensor_model_parallel_size": int(parallel),

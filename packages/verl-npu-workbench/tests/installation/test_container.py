@@ -123,7 +123,7 @@ def test_the_image_is_the_one_that_is_built_for_the_pin_or_the_users() -> None:
 
 
 def test_a_pin_without_an_image_needs_the_users() -> None:
-    with pytest.raises(CommandError, match=r"^an image of verl 796871d7 for A2 .*--image$"):
+    with pytest.raises(CommandError, match=r"^an image with verl 796871d7 for A2 .*--image$"):
         container(target("796871d7", "a2"), SERVERS["a2"])
     assert container(target("796871d7", "a2"), SERVERS["a2"], image="mine").image == "mine"
 

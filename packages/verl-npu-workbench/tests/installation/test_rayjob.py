@@ -210,7 +210,7 @@ def test_a_claim_at_two_paths_is_one_volume() -> None:
         ("a2", 1, 9, "1 to 8, because one Atlas 800T A2 has 8"),
         ("a2-box16", 1, 9, "8, 10, 12, 14, 16, because"),
         ("a3", 1, 3, "1, 2, 4, 6, 8, 10, 12, 14, 16, because"),
-        ("a3", 2, 1, "in a job over 2 nodes"),
+        ("a3", 2, 1, "in a job on 2 nodes"),
         ("a3-superpod", 2, 8, "expected 16, because"),
     ],
 )
@@ -245,5 +245,5 @@ def test_a_claim_that_cannot_be_read_is_an_error(text: str) -> None:
 
 @pytest.mark.parametrize("path", ["/dev/shm", "/usr/local/dcmi", "/data"])
 def test_two_volumes_at_one_path_are_an_error(path: str) -> None:
-    with pytest.raises(CommandError, match="at which no other volume is mounted"):
+    with pytest.raises(CommandError, match="that no other volume uses"):
         asked(claims=(Claim("first", "/data"), Claim("second", path)))

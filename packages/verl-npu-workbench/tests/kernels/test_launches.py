@@ -45,7 +45,7 @@ def test_a_launch_with_a_constant_that_was_not_written_down_is_not_judged(file: 
 def test_what_is_no_file_of_launches_is_one_clear_error(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(
-        CommandError, match=r"expected a file with recorded launches of Triton kernels.*VERL_NPU_KERNEL_LAUNCHES=FILE"
+        CommandError, match=r"expected a file of recorded Triton kernel launches.*VERL_NPU_KERNEL_LAUNCHES=FILE"
     ):
         launches.read(file)
 

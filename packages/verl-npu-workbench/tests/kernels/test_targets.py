@@ -58,7 +58,7 @@ def test_what_is_not_there_is_one_clear_error(tmp_path: Path, named: str) -> Non
 
 def test_a_folder_without_kernels_says_so(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import os\n")
-    with pytest.raises(CommandError, match="no kernels in 1 file"):
+    with pytest.raises(CommandError, match="no Triton kernels in 1 file"):
         targets.find(str(tmp_path), tmp_path)
 
 

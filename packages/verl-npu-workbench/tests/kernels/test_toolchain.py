@@ -39,7 +39,7 @@ def test_a_compiler_that_was_cut_short_is_named_and_judges_nothing(elsewhere: Pa
     (folder / "compile").write_text("0123456789")
     assert toolchain.prepare(PAIRS[0]).folder == folder
     (folder / "compile").write_text(content)
-    with pytest.raises(CommandError, match="found compile is missing or has another size; delete this folder"):
+    with pytest.raises(CommandError, match="found compile is missing or has an unexpected size; delete this folder"):
         toolchain.prepare(PAIRS[0])
 
 
@@ -52,7 +52,7 @@ def test_an_interpreter_that_cannot_be_used_is_named(named: str) -> None:
 def test_a_folder_that_others_can_write_to_is_refused(elsewhere: Path) -> None:
     elsewhere.mkdir()
     elsewhere.chmod(0o777)
-    with pytest.raises(CommandError, match="a folder to which only you can write"):
+    with pytest.raises(CommandError, match="a folder that only you can write to"):
         toolchain.checked(elsewhere)
 
 

@@ -1,5 +1,3 @@
-"""The participants of a launch, the number of NPUs that a host gives, and its variables."""
-
 from __future__ import annotations
 
 import socket
@@ -47,7 +45,7 @@ def test_a_host_knows_the_head_and_its_own_address(given: Any, expected: tuple[i
         (
             {"nodes": 2},
             {},
-            "--head: expected a name or an address at which the other hosts reach the head; found no head",
+            "--head: expected a name or an address that the other hosts use to reach the head; found no head",
         ),
         ({"nodes": 2, "head": "localhost"}, {}, "found localhost"),
         ({"hosts": ("n1", "n1")}, {}, "--hosts: expected 2 different hosts"),

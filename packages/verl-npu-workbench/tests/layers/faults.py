@@ -422,7 +422,29 @@ edited(
 edited("one expert less", "qwen3_moe", "layers.0.mlp", R.ROUTING, choose("top_k", 1), dtype=torch.bfloat16)
 edited("no factor of experts", "deepseek_v3", "layers.1.mlp", R.ROUTING, choose("routed_scaling_factor", 1.0))
 
+
+@fault("each rank has its experts in another order", "qwen3_moe", "layers.0.mlp", R.ROUTING)
+def other_order(model: Any) -> Recording:
+    mlp = model.model.layers[0].mlp
+    mlp.gate.weight.copy_(mlp.gate.weight.flip(0))
+    made = answer(model)
+    # The router has other outputs, too.
+    return only(made, [name for name in made.values if not name.endswith("gate:out")], held=False)
+
+
 # Log-probabilities.
+
+
+@fault("ranks shift their own labels", "qwen2", "logprobs", R.LABELS, side=Side.TRAINER)
+def own_labels(model: Any) -> Recording:
+    """verl#6068: log-probabilities without logits, and the last label of each half is its first token."""
+    made = answer(model)
+    values = {name: value.clone() for name, value in made.values.items()}
+    place = BATCH.answers().index((1, 26))
+    token = torch.tensor(BATCH.tokens[0][0])
+    values["logprobs"][place] = values.pop("lm_head:out")[place].log_softmax(-1)[token]
+    return Recording(made.batch, made.dtype, values)
+
 
 fault("log-probabilities without temperature", "qwen2", "logprobs", R.TEMPERATURE, temperature=0.7)(
     lambda model: answer(model)

@@ -162,7 +162,7 @@ def replaced(model: Any, name: str, replacement: Callable[..., Any]) -> Iterator
         names[name] = before
 
 
-def only(recording: Recording, names: Sequence[str]) -> Recording:
-    """Return a recording that has only these values."""
+def only(recording: Recording, names: Sequence[str], held: bool = True) -> Recording:
+    """Return a recording that has only these values, and the side's weights if these are held."""
     values = {name: recording.values[name] for name in names}
-    return Recording(recording.batch, recording.dtype, values, recording.held)
+    return Recording(recording.batch, recording.dtype, values, recording.held if held else lambda name: None)

@@ -12,13 +12,13 @@ import torch
 from transformers import modeling_utils
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.layers.causes import Reason
-from verl_npu_workbench.layers.comparing import Comparison, Side, compare, numbers
+from verl_npu_workbench.layers.comparing import Comparison, Side, compare, content, numbers
 from verl_npu_workbench.layers.computing import generated
 from verl_npu_workbench.layers.judging import Verdict
 from verl_npu_workbench.layers.megatron import padded
 from verl_npu_workbench.layers.recording import Batch, Recorder, Recording, record
-from verl_npu_workbench.layers.report import content
-from verl_npu_workbench.layers.running import _trainer, compare_layers, lines_of
+from verl_npu_workbench.layers.report import lines_of
+from verl_npu_workbench.layers.running import _trainer, compare_layers
 
 from verl_npu.errors import RolloutError
 
@@ -50,9 +50,7 @@ def test_outputs_with_graphs_are_judged_beside_those_without(stale: bool) -> Non
         assert (made.first.operator.name, made.side) == ("layers", Side.GRAPHS)
         assert made.cause.reason is Reason.GRAPHS
         assert made.numbers is not None
-        assert made.graphs is not None
-        assert made.graphs.k3 > 1e-6 > made.numbers.k3
-        assert any(line.endswith("between the reference and the engine with graphs") for line in text(made))
+        assert made.numbers.k3 < 1e-6
 
 
 def test_numbers_are_those_of_two_probabilities() -> None:

@@ -64,7 +64,7 @@ def test_prompts_have_no_token_of_a_picture_and_share_a_prefix(path: Path, monke
     programs = Programs([GOOD])
     compared(path, programs, monkeypatch)
     assert {token for prompt in programs.prompts for token in prompt} == {5, 7, 8}
-    *_, one, other = programs.prompts
+    _, one, _, other = programs.prompts
     assert one[:130] == other[:130]
     assert one[130:140] != other[130:140]
 

@@ -1,9 +1,3 @@
-"""Logs of trainings.
-
-One line of a log, whatever text surrounds it. Steps put together from lines: restarts, gaps, repetitions, several
-lines of one step. Logs on disk: whole, broken, growing, and files that are no log.
-"""
-
 from __future__ import annotations
 
 import builtins
@@ -421,7 +415,7 @@ def test_tensorboards_files(events: Path) -> None:
 def test_tensorboards_files_of_two_trainings_are_refused(events: Path) -> None:
     (events / "two").mkdir()
     (events / "two" / "events.out.tfevents.1.host.2.3").touch()
-    with pytest.raises(SourceError, match="the files of 2 trainings"):
+    with pytest.raises(SourceError, match="the files of 2 training runs"):
         read(events)
 
 

@@ -6,7 +6,6 @@ import importlib.resources
 import json
 import os
 import socket
-import time
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -104,7 +103,7 @@ def test_members_of_other_names_are_never_touched(path: Path, proof: Proof, tmp_
 @pytest.mark.parametrize("data", [b"", b"PK", b"no archive at all"])
 def test_a_file_that_is_no_archive_is_one_error(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "proof.zip").write_bytes(data)
-    with pytest.raises(CommandError, match="a bundle, proof-DATE"):
+    with pytest.raises(CommandError, match=r"a bundle \(proof-DATE"):
         bundle.read(tmp_path / "proof.zip")
 
 
@@ -141,7 +140,7 @@ def _damaged(path: Path) -> bytes:
 @pytest.mark.parametrize("spoilt", [_encrypted, _damaged])
 def test_a_bundle_that_cannot_be_unpacked_is_refused(path: Path, spoilt: Callable[[Path], bytes]) -> None:
     path.write_bytes(spoilt(path))
-    with pytest.raises(CommandError, match=r"expected a bundle, proof-DATE\.zip"):
+    with pytest.raises(CommandError, match=r"expected a bundle \(proof-DATE\.zip\)"):
         bundle.read(path)
 
 
@@ -149,14 +148,6 @@ def test_a_named_pipe_is_no_bundle(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.zip")
     with pytest.raises(CommandError, match="found not a regular file"):
         bundle.read(tmp_path / "pipe.zip")
-
-
-def test_a_small_bundle_that_becomes_large_is_refused(path: Path) -> None:
-    huge = b'{"schema": 1, "observations": [' + b"[]," * (20 << 20) + b"[]]}"
-    began = time.process_time()
-    with pytest.raises(CommandError, match="more than 32 MiB"):
-        bundle.read(repacked(path, {CORPUS: huge}))
-    assert time.process_time() - began < 10
 
 
 def test_each_verdict_has_its_status() -> None:

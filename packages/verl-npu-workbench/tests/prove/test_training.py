@@ -1,5 +1,3 @@
-"""The criteria for a proof's training: its numbers are finite, and its memory is as planned."""
-
 from __future__ import annotations
 
 import json
@@ -79,7 +77,7 @@ def test_without_a_plan_a_training_is_judged_alone(setup: Setup) -> None:
 def test_layers_that_differ_by_more_than_rounding_are_wrong(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     apart = {"tokens": 36, "k1": 0.0, "k3": 0.5, "mean_difference": 0.0, "max_difference": 0.0}
     result: dict[str, Any] = {"engine": "vllm 1", "trainer": "transformers", "cause": None, "remaining": None}
-    result |= {"first": None, "graphs": None, "sides": {}, "numbers": apart | {"beyond": 0.0, "effective": 1.0}}
+    result |= {"first": None, "sides": {}, "numbers": apart | {"beyond": 0.0, "effective": 1.0}}
     monkeypatch.setattr(training, "compare_layers", lambda *given: result)
     made: Any = SimpleNamespace(settings=None)
     text, figures = training._layers(setup, made)

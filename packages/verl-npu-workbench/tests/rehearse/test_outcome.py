@@ -1,5 +1,3 @@
-"""How a run ended, from small made-up logs."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -210,8 +208,8 @@ def test_what_hydra_says_without_a_traceback_is_the_scripts(judged: Judged) -> N
 
 
 def test_a_run_that_does_not_end_tells_how_far_it_came(judged: Judged) -> None:
-    found = failure(judged([], status=-9, limit="a program that was still running after 900 s", steps=1))
-    assert found.error == "the job was stopped at step 1: a program that was still running after 900 s"
+    found = failure(judged([], status=-9, limit="the program was still running after 900 s", steps=1))
+    assert found.error == "the job was stopped at step 1: the program was still running after 900 s"
 
 
 def test_what_a_message_of_a_log_quotes_is_not_the_first_error(judged: Judged) -> None:

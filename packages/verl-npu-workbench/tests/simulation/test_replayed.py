@@ -236,8 +236,8 @@ def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_sam
     batch[PADDED - 1] = torch.nan
     said = (
         "the outputs of 3 of 3 tokens are NaN or infinity, with and without captured graphs, in a batch that is "
-        "padded to 4 tokens; do not train with this rollout; check whether the trainer's loss and gradients are "
-        "finite: if they are, the padding of a batch spoils its answers"
+        "padded to 4 tokens; do not use this rollout for training; check whether the trainer's loss and gradients are "
+        "finite: if they are, the padding of a batch corrupts the answers"
     )
     with pytest.raises(WeightSyncError, match=said):
         run(runner)
@@ -248,7 +248,7 @@ def test_weights_that_are_no_numbers_end_the_job_and_the_trainer_is_to_be_looked
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
     with pytest.raises(
-        WeightSyncError, match="captured graphs; do not train with this rollout; check whether the trainer"
+        WeightSyncError, match="captured graphs; do not use this rollout for training; check whether the trainer"
     ):
         run(runner, WHOLE)
 

@@ -115,7 +115,7 @@ def test_vllm_ascends_own_kernel_gives_the_same_slots_without_context_parallelis
         launched(*given, **named, **tiles, KV_CACHE_BLOCK_SIZE=4, BLOCKS_PER_KV_BLOCK=1)
 
     if ranks > 1:
-        with pytest.raises(NotImplementedError, match="of vllm-ascend with context parallelism is not implemented"):
+        with pytest.raises(NotImplementedError, match="with context parallelism is not implemented"):
             slots(launch, ranks=ranks)
         return
     assert slots(launch) == slots(triton.jit(named(kernel))[(3,)])
@@ -148,9 +148,9 @@ def test_pieces_of_two_tokens_go_to_the_ranks_in_turn(npu: ModuleType, triton: A
     ("changes", "words"),
     [
         ({"positions": (0, 4, 12, 5, 6)}, "position 12 is outside the 3 blocks of 4"),
-        ({"starts": (0, 3, 6)}, "do not fit into 5 positions"),
-        ({"starts": (0, 3)}, "2 requests that start at"),
-        ({"room": 10}, "9 slots, too few for 10 tokens"),
+        ({"starts": (0, 3, 6)}, "ascending entries up to 5; found"),
+        ({"starts": (0, 3)}, "query_start_loc must have 3 ascending entries"),
+        ({"room": 10}, "9 slots, which is not enough for 10 tokens"),
     ],
 )
 def test_what_the_kernel_would_read_outside_of_its_tensors_is_an_error(
@@ -176,7 +176,8 @@ def test_a_kernel_whose_parameters_changed_is_not_computed_by_an_old_reference(t
     def changed(num_tokens: int, positions_ptr: object) -> None: ...
 
     with pytest.raises(
-        NotImplementedError, match="but the kernel of this release has the parameters num_tokens, positions_ptr"
+        NotImplementedError,
+        match="but the kernel in the installed release has the parameters num_tokens, positions_ptr",
     ):
         triton.jit(named(changed))[(1,)](1, None)
 
@@ -235,7 +236,7 @@ def test_vllms_placeholder_launches_references_in_each_process_with_virtual_npus
         "def kernel(x): ...\nTritonPlaceholder().jit(kernel)[(1,)](1)",
         PYTHONPATH=pythonpath_and(tmp_path),
     )
-    assert "NotImplementedError: Triton's kernel __main__.kernel is not implemented" in done.stderr
+    assert "NotImplementedError: the Triton kernel __main__.kernel is not implemented" in done.stderr
 
 
 def test_references_are_named_by_the_module_that_has_the_kernel() -> None:

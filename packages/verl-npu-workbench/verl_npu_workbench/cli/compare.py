@@ -29,8 +29,9 @@ from ..comparison.page import describe_common, describe_side, draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..jobs.job import compose
-from ..layers.picture import draw as draw_layers
-from ..layers.running import compare_layers, lines_of
+from ..layers.report import draw as draw_layers
+from ..layers.report import lines_of
+from ..layers.running import compare_layers
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
 from ..places import put
@@ -57,8 +58,8 @@ _SHOWN = 10
 @click.option(
     "--baseline",
     metavar="NAME",
-    help="Compare NPU_LOG with the published figures of this name instead of with REFERENCE_LOG. --list-baselines "
-    "lists the names.",
+    help="Compare NPU_LOG with the published figures that have this name instead of with REFERENCE_LOG. To "
+    "list the names, use --list-baselines.",
 )
 @click.option("--list-baselines", is_flag=True, help="List the published figures for --baseline, and exit.")
 @click.option(
@@ -66,16 +67,16 @@ _SHOWN = 10
     "standards",
     multiple=True,
     type=click.Choice(STANDARDS),
-    help="The standard that decides the verdict. The option may be repeated. [default: parity; with --baseline: "
-    "regression]",
+    help="The standard that determines the verdict. You can repeat this option. [default: parity; with "
+    "--baseline: regression]",
 )
 @click.option(
     "--merged",
     metavar="MODEL",
     type=click.Path(path_type=Path),
     help=(
-        "Compare this merged model with the checkpoint from which it was made. Give the checkpoint's folder in place "
-        "of NPU_LOG."
+        "Compare this merged model with the checkpoint that it was created from. Specify the checkpoint's "
+        "folder instead of NPU_LOG."
     ),
 )
 @click.option(
@@ -88,14 +89,18 @@ _SHOWN = 10
 @verl_option
 @unconfined_option
 @click.option(
-    "--architecture", default="", help="With --layers: the model's architecture, if the model's path does not show it."
+    "--architecture",
+    default="",
+    help="With --layers: the model's architecture, if compare cannot determine the architecture from the "
+    "model's path.",
 )
 @json_option()
 @click.option(
     "--png",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Save a plot to this PNG file: the curves of both trainings or, with --layers, the error of each layer.",
+    help="Save a plot to this PNG file. The plot shows the curves of both runs or, with --layers, the error "
+    "of each layer.",
 )
 @html_option
 def compare(
@@ -113,27 +118,27 @@ def compare(
     png: Path | None,
     html: Path | None,
 ) -> None:
-    """Compare two trainings, two models, or a trainer with its engine.
+    """Compare two training runs, two models, or a trainer with its engine.
 
     A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
-    standard input. The command compares the steps that both logs have; at least four are needed. The standard
-    `parity` compares a training on NPUs with a training on GPUs: the mean error may be at most 4 % for the reward and
-    at most 2 % for the SFT loss. The standard `regression` compares a training on NPUs with an earlier run: memory,
-    throughput, step time, reward, and the difference between rollout and trainer. The command always shows the
-    results of both standards. A criterion whose values are missing in the logs does not count as passed.
+    standard input. The command compares the steps that both logs contain. At least four common steps are required. The
+    standard `parity` compares a run on NPUs with a run on GPUs: the mean error may be at most 4 % for the reward and
+    at most 2 % for the SFT loss. The standard `regression` compares a run on NPUs with an earlier run: memory,
+    throughput, step time, reward, and the difference between rollout and trainer. The command always shows the results
+    of both standards. A criterion does not pass if its values are missing from the logs.
 
     --merged compares the output of `python -m verl.model_merger merge` with the shards of the FSDP, FSDP2, or Megatron
-    checkpoint, bit for bit. The checkpoint is the folder that was given to the merger as --local_dir.
+    checkpoint, bit for bit. The checkpoint is the folder that was passed to the merger as --local_dir.
 
     --layers answers a few prompts with the rollout engine of a launch script, and computes the same tokens with the
-    trainer's model. Each operator of both sides is compared with transformers in float64 on the CPU, from the same
-    inputs. The command names the first operator whose error is larger than rounding and, if it finds one, the cause
-    of the error. If the model's weights are not on this machine, the command uses a small random model of the same
+    trainer's model. Each operator of both sides is compared with transformers in float64 on the CPU, with the same
+    inputs. The command names the first operator whose error is larger than rounding and, if it finds one, the cause of
+    the error. If the model's weights are not on this machine, the command uses a small random model of the same
     architecture.
 
     Exit status: 0 if all differences are within the limits, or if the merged model is equal; 1 if a difference is
-    outside its limit, or if the merged model or an operator differs; 2 if the logs do not show enough, or if a log or
-    a checkpoint cannot be read.
+    outside its limit, or if the merged model or an operator differs; 2 if the logs do not contain enough data, or if a
+    log or a checkpoint cannot be read.
     """
     of_logs = ("baseline", "standards", "html")
     of_layers = ("verl", "unconfined", "architecture")
@@ -152,10 +157,10 @@ def compare(
     if isinstance(reference, Baseline) and ("parity" in standards or png):
         raise SourceError(
             subject=f"--baseline {reference.name}",
-            found=_("{option} needs the values of each step, and published figures do not have them").format(
+            found=_("{option} requires the values of each step, which published figures do not include").format(
                 option="--png" if "parity" not in standards else "--standard parity"
             ),
-            fix=_("give a reference log instead of --baseline, or remove the option"),
+            fix=_("specify a reference log instead of --baseline, or remove the option"),
         )
     made = compare_logs(
         npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
@@ -193,7 +198,7 @@ def _print_layers(result: Mapping[str, Any]) -> None:
     first = result["first"]
     if result["simulated"]:
         terminal.echo(_("SIMULATED: computed on virtual NPUs, which round like a CPU."))
-    terminal.line(terminal.styled("different", "red") if first else terminal.styled("as expected", "green"))
+    terminal.line(terminal.styled(_("different"), "red") if first else terminal.styled(_("as expected"), "green"))
     for line in lines_of(result):
         terminal.paragraph(line, indent="  ")
     sides = result["sides"]
@@ -252,7 +257,7 @@ def _print_merged(made: Merged) -> None:
     if made.shard_dtypes != made.dtypes:
         dtypes += _(", to which verl rounds the shards' {dtypes}").format(dtypes=", ".join(made.shard_dtypes))
     terminal.line(
-        terminal.styled("different", "red") if made.differences else terminal.styled("same", "green"),
+        terminal.styled(_("different"), "red") if made.differences else terminal.styled(_("same"), "green"),
         ": ",
         said.format(tensors=made.tensors, values=made.values, count=len(made.differences), dtypes=dtypes),
     )
@@ -286,9 +291,9 @@ def _sides(
     if published is None:
         raise SourceError(
             subject=f"--baseline {baseline}",
-            expected=_("one of the names {baselines}").format(baselines=_(", ").join(BASELINES)),
-            found=_("a name that is not among them"),
-            fix=_("see verl-npu compare --list-baselines"),
+            expected=_("one of {baselines}").format(baselines=_(", ").join(BASELINES)),
+            found=_("an unknown baseline"),
+            fix=_("run verl-npu compare --list-baselines to see all baselines"),
         )
     return read(npu_log), published
 
@@ -305,7 +310,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
             raise SourceError(
                 subject=option,
                 found=_("the two logs have no metric at the same step"),
-                fix=_("remove the option, or give two logs that have some steps in common"),
+                fix=_("remove the option, or specify two logs that have some steps in common"),
             )
         try:
             if option == "--png":
@@ -315,7 +320,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
                 put(path, page(made).encode(errors="backslashreplace"))
         except OSError as error:
             raise SourceError(
-                subject=option, expected=_("a file that can be written"), found=str(error), fix=_("give another path")
+                subject=option, expected=_("a writable file"), found=str(error), fix=_("specify another path")
             ) from error
         written.append(path)
     return written
@@ -331,7 +336,7 @@ def _print(made: Comparison) -> None:
         )
         terminal.paragraph(_("from {source}").format(source=SOURCE), indent="  ", label="  ")
     else:
-        _print_side("reference", made.reference)
+        _print_side(_("reference"), made.reference)
         terminal.paragraph(describe_common(made.common), indent="  ")
     for verdict in made.verdicts:
         terminal.echo()

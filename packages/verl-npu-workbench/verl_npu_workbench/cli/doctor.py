@@ -56,20 +56,20 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     default=Level.STATIC.value,
     show_default=True,
     help=(
-        "How thoroughly to check. `static` reads files. `import` also imports the packages. `device` also lets each "
-        "NPU compute, and sums a value over all NPUs."
+        "How thoroughly to check. `static` reads files. `import` also imports the packages. `device` also "
+        "runs a computation on each NPU, and sums a value across all NPUs."
     ),
 )
 @click.option(
     "--pin",
     type=click.Choice([*PINS]),
-    help="Check whether the environment suits this version of verl [default: the installed version].",
+    help="Check the environment for this version of verl [default: the installed version].",
 )
 @click.option(
     "--only",
     metavar="NAME,…",
     default="",
-    help="Check only these subjects, separated by commas, for example torch,torch_npu.",
+    help="Check only these components, separated by commas, for example torch,torch_npu.",
 )
 @click.option("--cluster", "everywhere", is_flag=True, help="Examine every node of the running Ray cluster.")
 @click.option(
@@ -77,16 +77,16 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed. PATH is the job's log, a folder with the logs of Ray or CANN, or - for standard "
-    "input. The option may be repeated.",
+    help="Explain why a job failed. PATH is the job's log, a folder of Ray or CANN logs, or - for standard "
+    "input. You can repeat this option.",
 )
 @click.option(
     "--hang",
     metavar="[JOB]",
     is_flag=False,
     flag_value="",
-    help="Say whether a running job hangs, and in which process. JOB is the id of a Ray job or of a process. You "
-    "can leave JOB out if only one job is running.",
+    help="Check whether a running job hangs, and report the process that hangs. JOB is a Ray job ID or a "
+    "process ID. You can omit JOB if only one job is running.",
 )
 @click.option(
     "--report",
@@ -97,7 +97,7 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
 @click.option(
     "--manifests",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --report: the folder in which the job wrote its manifests (VERL_NPU_MANIFEST_DIR).",
+    help="With --report: the folder that the job wrote its manifests to (VERL_NPU_MANIFEST_DIR).",
 )
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="With --report: write the report to this file."
@@ -115,18 +115,18 @@ def doctor(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what is wrong with a machine or a job, and how to fix it.
+    """Diagnose problems of a machine or a job, and suggest fixes.
 
-    The command compares the environment with the documents of your verl. A difference that is known to make jobs fail
-    is an error; any other difference is a warning. With --level static, which is the default, the command imports
-    none of your packages.
+    The command compares the environment with the documentation of your version of verl. A difference that is known to
+    make jobs fail is an error; any other difference is a warning. With the default, --level static, the command
+    imports none of your packages.
 
-    With --report, the command prints one text to paste into an issue: the problems found here, the environment
-    variables that a job reads, the states of verl-npu's features, and, for each log, the result of --log, the end of
-    the log, and the lines around its errors. Keys, passwords, addresses, and names are removed if the command
-    recognizes them. Read the text before you send it.
+    With --report, the command prints a single report to paste into an issue: the problems of this machine, the
+    environment variables that a job reads, the states of verl-npu's features, and, for each log, the result of --log,
+    the end of the log, and the lines around its errors. Keys, passwords, addresses, and names are removed if the
+    command recognizes them. Read the report before you send it.
 
-    Exit status: 0 if there is no error; 1 if there is an error, or if the nodes differ; 2 if nothing could be judged.
+    Exit status: 0 if there is no error; 1 if there is an error, or if the nodes differ; 2 if nothing could be checked.
     Warnings do not change the status. With --log: 0 if the training finished or is still running; 1 if the log has an
     error, or ends without a result; 2 if a log cannot be read. With --hang: 0 if the job is making progress or is
     idle; 1 if the job makes no progress; 2 if the job cannot be inspected.
@@ -161,7 +161,7 @@ def doctor(
 
 
 def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
-    """If several packages are wrong, print the command that fixes all of them together."""
+    """If several packages have incorrect versions, print the command that fixes all of them together."""
     parts = {component.value for component in packages.COMPARED}
     wrong = [each for each in findings if each.code in parts and each.severity in (Severity.ERROR, Severity.WARNING)]
     if len(wrong) >= _SEVERAL and site.pin is not None:
@@ -176,8 +176,7 @@ def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
 
 
 def site_here(pin: str | None = None) -> Site:
-    """Return this environment, to be checked for the given pin, or for the pin of the installed verl if none is
-    given."""
+    """Return a `Site` for this environment and the given pin, or the pin of the installed verl if no pin is given."""
     judged = _judged()
     name = pin or (judged.pin if judged else "")
     return Site.here(PINS.get(name), judged)
@@ -243,8 +242,8 @@ def _counted(counts: Mapping[Severity, int]) -> Iterator[str]:
 
 
 def _right_and_skipped(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the label and the subjects of up to two groups: the subjects that are right, and the skipped ones, grouped
-    by reason."""
+    """Yield the label and the subjects of up to two groups: the subjects without a problem, and the skipped subjects,
+    grouped by reason."""
     right = [
         _("{each} ({found})").format(each=each.code, found=each.found)
         for each in findings
@@ -291,9 +290,9 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> Status
 
 _SEVERAL = 3
 _SHOWN_LINES = 6
-"""The most lines of an error that are printed."""
+"""The maximum number of lines of an error that are printed."""
 _WIDEST = 300
-"""The most characters of a log line that are printed."""
+"""The maximum number of characters of a log line that are printed."""
 _SAID = {
     Conclusion.CAUSE: ("red", _("the cause is known")),
     Conclusion.CODE: ("yellow", _("this error code has many causes, and nothing else in the log narrows them down")),
@@ -305,11 +304,8 @@ _CUT = _("the log does not say whether the job failed or finished")
 
 
 def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
-    """Diagnose the logs of a job, print the result, and exit.
-
-    Exit status: 0 if the training finished or still runs, 1 if there is an error or the log stops abruptly, 2 if a log
-    cannot be read.
-    """
+    """Diagnose the logs of a job, print the result, and exit. Exit status: 0 if the training finished or is still
+    running, 1 if there is an error or the log stops abruptly, 2 if a log cannot be read."""
     said = diagnose(paths)
     if as_json:
         click.echo(json.dumps(_log_as_json(said), indent=2))

@@ -1,4 +1,4 @@
-"""`verl-npu doctor --hang`: tells what a hung job is waiting for."""
+"""`verl-npu doctor --hang`: reports what a hung job is waiting for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATUS = {
     Verdict.UNKNOWN: Status.NOT_JUDGED,
 }
 _MOST = 12
-"""The most processes that are listed."""
+"""The maximum number of processes that are listed."""
 
 
 def show(asked: str, wants_json: bool) -> NoReturn:

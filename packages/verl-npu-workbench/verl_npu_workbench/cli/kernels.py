@@ -1,4 +1,4 @@
-"""`verl-npu kernels`: compiles Triton kernels for NPUs on a machine without one."""
+"""`verl-npu kernels`: compiles Triton kernels for NPUs on a machine without NPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COMMAND = "verl_npu.command"
 
 
 def soc_option(help: str) -> Callable[[Command], Command]:
-    """Declare the option `--soc`."""
+    """Return a click decorator for the option `--soc`."""
     names = [each.value for each in Soc]
     return click.option("--soc", type=click.Choice(names), default=Soc.A2.value, show_default=True, help=help)
 
@@ -71,19 +71,22 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 @click.option(
     "--launches",
     type=click.Path(path_type=Path),
-    help="Judge the kernel launches that are recorded in this file, instead of the kernels of TARGET.",
+    help="Check the kernel launches that are recorded in this file, instead of the kernels of TARGET.",
 )
-@soc_option("The kind of NPU for which the kernels are compiled.")
+@soc_option("The NPU type to compile the kernels for.")
 @click.option(
     "--only",
     metavar="PATTERN",
     multiple=True,
-    help="Judge only the kernels with this name. The name may contain * and ?, as in a shell.",
+    help="Check only the kernels with this name. The name can contain the shell wildcards * and ?.",
 )
 @click.option("--compiler", type=click.Choice(_BACKS), default=_BACKS[0], show_default=True,
               help="The releases of triton-ascend and ascendnpu-ir to compile with.")  # fmt: skip
 @click.option(
-    "--python", metavar="PATH", default="", help="The path of a Python 3.10 or 3.11 to run triton-ascend with."
+    "--python",
+    metavar="PATH",
+    default="",
+    help="The path of the Python 3.10 or 3.11 interpreter that runs triton-ascend.",
 )
 @click.option(
     "--wheels",
@@ -107,7 +110,7 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 @click.option(
     "--fit",
     is_flag=True,
-    help="For each kernel that overflows, search for smaller block sizes that fit, with up to 40 tries.",
+    help="For each kernel that overflows the on-chip memory, search for smaller block sizes, with up to 40 tries.",
 )
 @click.option(
     "--jobs",
@@ -139,27 +142,27 @@ def kernels(
     unconfined: bool,
     as_json: bool,
 ) -> None:
-    """Say, for each Triton kernel, whether Ascend's compiler accepts it.
+    """Check whether Ascend's compiler accepts Triton kernels.
 
     The command needs no NPU and no CANN. TARGET is an installed module or package, a Python file, a folder, or a
-    wheel. The command neither imports nor installs TARGET. On first use, pip downloads the compiler (triton-ascend
-    and ascendnpu-ir) into a separate folder, away from your packages. Each kernel is compiled in a separate process,
-    in a sandbox. The command guesses a kernel's arguments from the kernel's source.
+    wheel. The command neither imports nor installs TARGET. On first use, pip downloads the compiler (triton-ascend and
+    ascendnpu-ir) into a separate folder, away from your packages. Each kernel is compiled in a separate process, in a
+    sandbox. The command guesses a kernel's arguments from the kernel's source.
 
-    With --fit, the command tries smaller block sizes for each kernel that overflows. It starts close to the author's
-    block sizes and halves them step by step.
+    With --fit, the command tries smaller block sizes for each kernel that overflows the NPU's on-chip memory. The
+    search starts close to the author's block sizes and halves them step by step.
 
-    With COMMAND, the command runs this program on virtual NPUs, and judges each kernel launch of the program with its
-    real arguments. With --launches, it judges launches that a program recorded earlier. To record launches, run the
-    program with VIRTUAL_ASCEND=1, and with VERL_NPU_KERNEL_LAUNCHES set to the file.
+    With COMMAND, `verl-npu kernels` runs that program on virtual NPUs, and checks each of its kernel launches with the
+    real arguments. With --launches, `verl-npu kernels` checks launches that a program recorded earlier. To record
+    launches, run the program with VIRTUAL_ASCEND=1, and set VERL_NPU_KERNEL_LAUNCHES to the path of the file to write.
 
     If a kernel overflows with guessed arguments, its verdict is *may overflow*, which is only a warning.
 
-    Exit status: 0 if no kernel fails; 1 if at least one kernel fails; 2 if nothing could be judged.
+    Exit status: 0 if no kernel fails; 1 if at least one kernel fails; 2 if nothing could be checked.
     """
     command: tuple[str, ...] = context.meta.get(_COMMAND, ())
     if sum(map(bool, (target, launches, command))) != 1:
-        raise click.UsageError(_("give one of TARGET, --launches FILE, and -- COMMAND"))
+        raise click.UsageError(_("specify exactly one of TARGET, --launches FILE, or -- COMMAND"))
     say_unconfined(unconfined)
     front, _unused, back = compiler.partition(",")
     pair = next(each for each in PAIRS if (each.front, each.back) == (front, back))
@@ -206,8 +209,8 @@ def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) ->
 
 
 def show(result: report.Report) -> None:
-    """Print the verdict on each kernel, the number of kernels with each verdict, and a remark about what verdicts do
-    not show."""
+    """Print the verdict on each kernel, the number of kernels with each verdict, and a note about what the verdicts do
+    not cover."""
     of = result.request
     terminal.echo(
         _("{soc}, {compiler}; SIMULATED: no NPU and no CANN").format(soc=of.soc.value, compiler=of.toolchain.id)

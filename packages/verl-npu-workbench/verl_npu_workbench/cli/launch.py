@@ -35,10 +35,14 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
 @click.option(
     "--nodes",
     type=click.IntRange(1),
-    help="The number of machines that the job needs [default: all of --hosts, or 1].",
+    help="The number of machines that the job needs [default: the number of machines in --hosts, or 1 without "
+    "--hosts].",
 )
 @click.option(
-    "--head", metavar="HOST", default="", help="The machine that starts the job [default: the first of --hosts]."
+    "--head",
+    metavar="HOST",
+    default="",
+    help="The machine that starts the job [default: the first machine in --hosts].",
 )
 @click.option(
     "--hosts", metavar="A,B,…", default="", help="The names or addresses of the machines, separated by commas."
@@ -48,12 +52,12 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
     type=_PORTS,
     default=PORT,
     show_default=True,
-    help="The port that Ray uses. The machines find each other through the port after this one.",
+    help="The port that Ray uses. The machines use the next port (PORT + 1) to find each other.",
 )
 @click.option(
     "--npus",
     type=click.IntRange(1),
-    help="The exact number of NPUs that this machine must have [default: any number].",
+    help="Require this machine to have exactly this number of NPUs [default: any number].",
 )
 @click.option(
     "--wait",
@@ -66,7 +70,7 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
     "--ray",
     metavar="OPTION",
     multiple=True,
-    help="An option that is passed to `ray start`. The option may be repeated.",
+    help="An option that is passed to `ray start`. You can repeat this option.",
 )
 @click.option(
     "--doctor/--no-doctor",
@@ -81,13 +85,13 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
 )
 @click.option("--dry-run", is_flag=True, help="Only print what launch would do on this machine. No NPUs are needed.")
 def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) -> None:
-    """Run a job over several machines.
+    """Run a job on several machines.
 
-    Run the same command on each machine, by hand or with srun or mpirun. Write the job's command after --. The job
-    starts on the head once all machines have joined, and prints its output there. Each machine finds its network
-    interface, counts its NPUs, and checks its environment with `verl-npu doctor`. Then each machine calls `ray
-    start`, with the environment variables for which verl's documents ask, unless you have set them yourself. At the
-    end, each machine stops only the processes that launch has started there.
+    Run the same command on each machine, by hand or with srun or mpirun. Write the job's command after --. Once all
+    machines have joined, the job starts on the head machine and prints its output in that machine's terminal. Each
+    machine finds its network interface, counts its NPUs, and checks its environment with `verl-npu doctor`. Then each
+    machine calls `ray start` with the environment variables that verl's documentation requires, unless you have
+    already set them. At the end, each machine stops only the processes that launch has started on it.
 
     Exit status: 0 on every machine if the job finished; 1 if a machine or the head was lost; 2 if the job was not
     started; 130 after Ctrl-C; otherwise the exit status of the job.

@@ -51,25 +51,25 @@ from .script import say_unconfined
     "--start",
     "starts",
     is_flag=True,
-    help="Also start the job on phantom NPUs (tensors have shapes but no "
-    "values), and stop it before its first training step.",
+    help="Also start the job on phantom NPUs (tensors have shapes but no values), and stop the job before its "
+    "first training step.",
 )
-@click.option("--no-advice", is_flag=True, help="Do not print advice about settings that may make the job faster.")
+@click.option("--no-advice", is_flag=True, help="Do not print advice about settings that might make the job faster.")
 @click.option(
     "--model-config",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="With --start: the config.json of the script's model, if lint does not find this file itself.",
+    help="With --start: the path of the config.json of the script's model, if lint cannot find this file "
+    "automatically.",
 )
 @click.option(
     "--overrides",
     "text",
     metavar="WHAT",
-    help="Check only MindSpeed overrides: 'key=value …', a Hydra command line, or the path of a script.",
+    help="Check only the MindSpeed overrides in WHAT, which is 'key=value …', a Hydra command line, or the "
+    "path of a script.",
 )
-@click.option(
-    "--list-overrides", is_flag=True, help="List MindSpeed's features and the overrides that switch them on."
-)
+@click.option("--list-overrides", is_flag=True, help="List MindSpeed's features and the overrides that enable them.")
 @click.option(
     "--revision",
     help="Check overrides against this recorded revision of MindSpeed [default: the installed MindSpeed].",
@@ -77,7 +77,7 @@ from .script import say_unconfined
 @click.option(
     "--pin",
     type=click.Choice([*pins()]),
-    help="A version of verl. Overrides are checked against the MindSpeed revision that its documentation names.",
+    help="Check overrides against the MindSpeed revision in the documentation of this version of verl.",
 )
 @json_option()
 def lint(
@@ -101,20 +101,21 @@ def lint(
     --. The sandbox needs the package bubblewrap. Without a sandbox, lint checks only the script's text, and the exit
     status is 2.
 
-    With --start, the job also runs in the sandbox, in one process, on as many phantom NPUs as the script asks for. The
-    workers build their models, and the engine builds its configuration. The run stops before it computes the first
-    gradients. If upstream raises an error during this run, lint prints the error and the line that raised it.
+    With --start, the job also runs in the sandbox, in one process, on the number of phantom NPUs that the script
+    requests. The workers build their models, and the engine builds its configuration. The run stops before it computes
+    the first gradients. If upstream raises an error during this run, lint prints the error and the line that raised
+    the error.
 
-    MindSpeed overrides are checked against the installed MindSpeed. If MindSpeed is not installed and you choose no
-    revision, overrides are checked against all recorded revisions. In this case, lint refuses an override only if
-    every recorded revision refuses it.
+    MindSpeed overrides are checked against the installed MindSpeed. If MindSpeed is not installed and you do not
+    specify a revision, overrides are checked against all recorded revisions. In this case, lint rejects an override
+    only if the override fails with every recorded revision.
 
     Exit status: 0 if there is no problem, or only warnings and advice; 1 if there is an error; 2 if the script, or a
     part of it, cannot be checked.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
-        raise click.UsageError(_("give one of SCRIPT, --overrides WHAT, and --list-overrides"))
+        raise click.UsageError(_("specify exactly one of SCRIPT, --overrides WHAT, or --list-overrides"))
     if script is not None:
         if revision is not None or pin is not None:
             raise click.UsageError(_("--revision and --pin need --overrides or --list-overrides"))
@@ -135,20 +136,20 @@ def check_script(
     model_config: Path | None,
     advises: bool,
 ) -> None:
-    """Check a script against a verl, print the result, and exit.
+    """Check a script against a source tree or an installation of verl, print the result, and exit.
 
     The script is checked against the verl in `source`, the verl in the script's own source tree, or the installed
     verl. If no sandbox is possible and `unconfined` is false, only the text of the script is checked.
 
-    Exit status: 0 if nothing is refused, 1 if something is refused, 2 if the script or a part of it cannot be judged.
+    Exit status: 0 if nothing is refused; 1 if something is refused; 2 if the script or a part of it cannot be checked.
     """
     say_unconfined(unconfined)
     if source != upstreams.INSTALLED and not Path(source).is_dir():
         raise SourceError(
             subject=f"--source {source}",
-            expected=_("the folder of a source tree, in which the script is started"),
+            expected=_("the folder of the source tree that the script is started in"),
             found=_("a path that is not a folder"),
-            fix=_("give a folder (unpack a wheel first), or leave --source out"),
+            fix=_("specify a folder (unpack a wheel first), or omit --source"),
         )
     tree = Path(source).resolve() if source != upstreams.INSTALLED else tree_of(script).resolve()
     reason = "" if unconfined else why_none()
@@ -195,7 +196,7 @@ def check_script(
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The result of starting the job. It is empty if the job was not started."""
+    """The result of starting the job, or an empty result if the job was not started."""
 
     found: Sequence[Finding] = ()
     said: str = ""
@@ -215,8 +216,8 @@ _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}
 
 
 def _unread(script: Script, lacking: Sequence[str]) -> str:
-    """Describe the parts of the script that were not checked because packages are missing. Empty if every part was
-    checked."""
+    """Describe the parts of the script that were not checked because packages are missing. Return an empty string if
+    every part was checked."""
     parts = [_("the settings, and the rules that depend on them")] if lacking else []
     if script.submitted and script.runtime is None:
         parts.append(_("the variables of the job's runtime environment"))
@@ -231,17 +232,17 @@ def _unread(script: Script, lacking: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verl:
-    """The verl that a script was checked against."""
+    """The verl installation or source tree that a script was checked against."""
 
     path: str
     reason: str
-    """Why this verl was chosen."""
+    """The reason why this verl was chosen."""
     pin: str
-    """The pin that is nearest to this verl."""
+    """The nearest pin of this verl."""
 
 
 def _verl(tree: Path, source: str, pin: str) -> _Verl | None:
-    """Return the verl that a job started in `tree` uses; None if there is none."""
+    """Return the verl that a job started in `tree` uses, or None if there is no verl."""
     if upstreams.has_verl(tree):
         named = source != upstreams.INSTALLED
         reason = _("in the source tree that --source names") if named else _("in the source tree of the script")
@@ -294,7 +295,7 @@ def _judged_text(script: Path, reason: str) -> _Judged:
 
 
 def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | None, Finding | None]:
-    """Compose the job's settings with Hydra. A Hydra error that would end the job at its start is returned as a
+    """Compose the job's settings with Hydra. A Hydra error that would stop the job at its start is returned as a
     finding."""
     try:
         job = compose(trainer, tree, unconfined)
@@ -307,7 +308,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | Non
             subject=error.subject,
             expected=error.expected,
             found=error.found,
-            why=_("the trainer ends with the same error before anything starts"),
+            why=_("the trainer fails with the same error before anything starts"),
             fix=error.fix,
         )
     if not job.dangling or not follows_all(job):
@@ -322,7 +323,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | Non
             "the trainer resolves all references before the first step, and OmegaConf raises InterpolationKeyError "
             "for this reference"
         ),
-        fix=_("keep the setting to which the reference points, or write a value in place of the reference"),
+        fix=_("restore the setting that the reference points to, or replace the reference with a value"),
     )
 
 

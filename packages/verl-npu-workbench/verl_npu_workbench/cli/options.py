@@ -18,7 +18,7 @@ from ..processes import ended_whole
 
 
 class Whole(click.Command):
-    """A click command that ends all processes it started when a signal ends it."""
+    """A click command that terminates all the processes that it started when a signal terminates the command."""
 
     def invoke(self, ctx: click.Context) -> object:
         with ended_whole():
@@ -58,23 +58,24 @@ environment_option = click.option(
     "--for",
     "named",
     type=click.Choice(ENVIRONMENTS),
-    help="Which versions to use: those in verl's documents, or those in the published image [default: documents].",
+    help="Which versions to use: the versions in verl's documentation, or the versions in the published image "
+    "[default: documents].",
 )
 
 
 def output_option(folder: str) -> Callable[[Command], Command]:
-    """Declare the option `--output`, the folder for the results."""
+    """Return a click decorator for the option `--output`, which names the folder for the results."""
     return click.option(
         "--output",
         type=click.Path(path_type=Path),
         default=Path(folder),
         show_default=True,
-        help="The folder in which the results are written.",
+        help="The folder to write the results to.",
     )
 
 
 def refuse_ignored(chosen: str, *names: str) -> None:
-    """Raise click.UsageError if the user gave an option that has no effect together with the option `chosen`.
+    """Raise click.UsageError if the user specified an option that has no effect together with the option `chosen`.
 
     `names` are the parameter names of the options to check.
     """
@@ -99,8 +100,9 @@ def named_of(pin: Pin, named: str | None) -> Environment:
             other.name for other in PINS.values() if any(each.id == named for each in other.environments)
         )
         raise click.UsageError(
-            _("--for {named}: with --pin {pin}, expected one of {have}; only {also} has {named}").format(
-                named=named, have=have, pin=pin.name, also=also
-            )
+            _(
+                "--for {named} is not available with --pin {pin}: specify one of {have}; {named} is available only "
+                "with --pin {also}"
+            ).format(named=named, have=have, pin=pin.name, also=also)
         )
     return found

@@ -41,8 +41,8 @@ def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
 
 
 def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> None:
-    """Check overrides, which are given as text or as a script, and exit with status 0 if nothing is refused, or 1 if
-    an override is refused.
+    """Check overrides, which are specified as text or as a script, and exit. Exit status: 0 if nothing is refused; 1
+    if an override is refused.
 
     Raises click.UsageError if `revision` or `pin` is invalid, or if the script does not exist.
     """
@@ -60,13 +60,13 @@ def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> N
 
 def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:
     if revision is not None and pin is not None:
-        raise click.UsageError(_("--revision and --pin exclude each other: give only one of these options"))
+        raise click.UsageError(_("--revision and --pin are mutually exclusive: specify only one of these options"))
     return revision if pin is None else revision_for(pin, text)
 
 
 def _with_default_bridge(request: Request, pin: str | None) -> Request:
-    """Return the request with Megatron-Bridge, if that is the default of the pin's verl. The user's own setting
-    stays."""
+    """Return the request with Megatron-Bridge, if that is the default of the pin's verl. The user's own setting is
+    kept."""
     if pin is None or Version(pins()[pin].version) < _BRIDGE_IS_DEFAULT:
         return request
     return replace(request, section={"vanilla_mbridge": False, **request.section})
@@ -83,7 +83,7 @@ def _requests(given: str, text: str) -> list[Request]:
             subject=f"--overrides {given}",
             expected=_("a script with Megatron overrides"),
             found=error.found,
-            fix=_("give the script that starts a Megatron training, or the overrides themselves"),
+            fix=_("specify the script that starts a Megatron training run, or the overrides themselves"),
         ) from error
 
 

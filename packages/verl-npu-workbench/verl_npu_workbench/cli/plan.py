@@ -1,4 +1,4 @@
-"""`verl-npu plan`: tells whether a full-size job fits into its NPUs, and how long a step takes."""
+"""`verl-npu plan`: reports whether a full-size job fits into the memory of its NPUs, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -67,10 +67,13 @@ _MARKS = {
     type=click.Choice(list(HARDWARE)),
     default="a2",
     show_default=True,
-    help="The kind of NPUs on which the job will run.",
+    help="The NPU type that the job will run on.",
 )
 @click.option(
-    "--model-config", metavar="PATH", type=click.Path(path_type=Path), help="The config.json of the script's model."
+    "--model-config",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="The path of the config.json of the script's model, if plan cannot find this file automatically.",
 )
 @click.option(
     "--response-length",
@@ -86,15 +89,15 @@ _MARKS = {
     "--lengths",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file of measured lengths, in place of --prompt-length and --response-length: a CSV file or JSON lines "
-    "with the columns prompt and response, or what verl wrote into trainer.rollout_data_dir (one file, or the "
-    "folder).",
+    help="A file with measured lengths, to use instead of --prompt-length and --response-length: a CSV or "
+    "JSON Lines file with the columns prompt and response, or a file or folder that verl wrote to "
+    "trainer.rollout_data_dir.",
 )
 @click.option(
     "--spread",
     type=click.FloatRange(0, min_open=True),
-    help="The standard deviation of the response lengths divided by their mean, for example 0.5. With this option, "
-    "--response-length gives the mean.",
+    help="The standard deviation of the response lengths divided by their mean, for example 0.5. With this "
+    "option, --response-length is the mean.",
 )
 @click.option(
     "--picture-tokens",
@@ -106,12 +109,14 @@ _MARKS = {
 @click.option(
     "--largest-micro-batch",
     is_flag=True,
-    help="Also search for the largest micro-batch with which the update phase fits. The search makes several more "
-    "plans.",
+    help="Also search for the largest micro-batch size for which the update phase fits into memory. The "
+    "search computes several additional plans.",
 )
 @unconfined_option
 @click.option(
-    "--no-tries", is_flag=True, help="If the job does not fit, do not search for settings with which it fits."
+    "--no-tries",
+    is_flag=True,
+    help="If the job does not fit into memory, do not search for settings that make the job fit.",
 )
 @click.option(
     "--timeout",
@@ -124,14 +129,14 @@ _MARKS = {
     "--memory",
     metavar="GIB",
     type=click.FloatRange(0, min_open=True),
-    help="How much memory of this machine the plan may take. Two ranks are run at a time. [default: all memory that "
-    "is available]",
+    help="The maximum amount of this machine's memory that the plan uses. Two ranks run at a time. [default: "
+    "all available memory]",
 )
 @click.option(
     "--host-memory",
     metavar="GIB",
     type=click.FloatRange(0, min_open=True),
-    help="The host memory of each machine of the job. If the job's tensors need more host memory than this, the job "
+    help="The host memory of each machine of the job. If the job's tensors need more host memory, the job "
     "does not fit.",
 )
 @output_option("outputs/plan")
@@ -146,13 +151,14 @@ _MARKS = {
     "--compare",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Compare the plan with an earlier plan in this JSON file.",
+    help="Compare the plan with an earlier plan that is stored in this JSON file.",
 )
 @click.option(
     "--history",
     metavar="GOOD..BAD",
-    help="Plan the job at the commits in this range, and tell which commits changed the job's memory. --verl must "
-    "be a clone of verl that has these commits. Commits that change none of the files that the job read are skipped.",
+    help="Plan the job at each commit in this range, and report the commits that changed the job's memory. "
+    "--verl must be a clone of verl that contains these commits. Commits that change none of the files "
+    "that the job reads are skipped.",
 )
 @json_option("Print the plan as JSON.")
 def plan(
@@ -179,17 +185,16 @@ def plan(
     history: str | None,
     as_json: bool,
 ) -> None:
-    """Check whether a job at full size fits into the memory of its NPUs.
+    """Check whether a full-size job fits into the memory of its NPUs.
 
     SIMULATED: verl's own workers run on this machine, on phantom NPUs, whose large tensors have shapes but no values.
     One process represents all ranks of the same kind. SCRIPT and the workers run in a sandbox. The planned memory is
-    the sum of the workers' allocations and a reserve; plan also prints the reserve. The time of a step is given as a
-    range, which is computed from the operators and the messages. If the job does not fit, plan searches for settings
-    with which it fits.
+    the sum of the workers' allocations and a reserve; plan also prints the reserve. The step time is a range, which is
+    computed from the operators and the messages. If the job does not fit, plan searches for settings that make the job
+    fit.
 
-    Exit status: 0 if the job fits; 1 if the job does not fit or fails; 2 if the job cannot be planned. With
-    --history, the status is 0 if every plan shows the same memory, and 1 if a commit changes the memory or cannot be
-    planned.
+    Exit status: 0 if the job fits; 1 if the job does not fit or fails; 2 if the job cannot be planned. With --history,
+    the status is 0 if every plan shows the same memory, and 1 if a commit changes the memory or cannot be planned.
     """
     if history is not None:
         refuse_ignored("--history", "png", "html", "compare", "largest_micro_batch", "no_tries")
@@ -253,10 +258,10 @@ def plan(
 def _print_history(
     commits: str, script: Path | None, arguments: tuple[str, ...], verl: Path | None, request: Request, as_json: bool
 ) -> Status:
-    """Plan at each commit of the range. Return FOUND if a commit moved the memory, or has no plan."""
+    """Plan the job at each commit of the range. Return FOUND if a commit changed the memory, or cannot be planned."""
     if verl is None:
         raise click.UsageError(_("--history also needs --verl CLONE, where CLONE is a clone of verl with its history"))
-    # A script of the clone, or one that only its commits have, is the commit's own.
+    # A script in the clone, or a script that only its commits have, is taken from the commit.
     inside = None
     if (
         script is not None
@@ -310,9 +315,9 @@ def _refuse_places(output: Path, *files: Path | None) -> None:
 def _no_place(path: object, found: str) -> PlanError:
     return PlanError(
         subject=str(path),
-        expected=_("a folder for --output, and files that can be written for --png and --html"),
+        expected=_("a writable folder for --output, and writable files for --png and --html"),
         found=found,
-        fix=_("give another path"),
+        fix=_("specify another path"),
     )
 
 
@@ -322,14 +327,12 @@ def _refuse_lengths(
     if lengths and (prompt_length or response_length or spread):
         raise click.UsageError(
             _(
-                "--lengths cannot be combined with --prompt-length, --response-length, or --spread: give only "
-                "--lengths, or remove it"
+                "--lengths cannot be combined with --prompt-length, --response-length, or --spread: specify only "
+                "--lengths, or remove --lengths"
             )
         )
     if spread and not response_length:
-        raise click.UsageError(
-            _("--spread needs the mean length of the responses: give the mean with --response-length")
-        )
+        raise click.UsageError(_("--spread requires the mean response length: specify it with --response-length"))
 
 
 def _print(

@@ -1,4 +1,4 @@
-"""`verl-npu prove`: an acceptance test of these NPUs that gives verdicts and bundles the results."""
+"""`verl-npu prove`: an acceptance test of this machine's NPUs that reports verdicts and bundles the results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _PACKAGES = (
     metavar="STAGE",
     multiple=True,
     type=click.Choice([stage.name for stage in STAGES]),
-    help="Run only this stage. The option may be repeated. With --resume, run this stage again even if it is "
+    help="Run only this stage. You can repeat this option. With --resume, the stage runs again even if it is "
     "complete.",
 )
 @click.option("--npus", type=click.IntRange(1), help="The number of NPUs to use [default: all].")
@@ -77,7 +77,7 @@ _PACKAGES = (
     "--recipe",
     metavar="SCRIPT",
     type=click.Path(path_type=Path),
-    help="In the stage `training`, plan this launch script and run it for three training steps. ARGUMENTS are "
+    help="In the `training` stage, plan this launch script and run it for three training steps. ARGUMENTS are "
     "passed to the script.",
 )
 @click.option(
@@ -110,17 +110,17 @@ def prove(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove that this machine's NPUs can train, and record the results.
+    """Check whether NPUs can train, and record the results.
 
-    The cheapest stages are run first. Each stage has its own process and a time limit. A stage passes, fails, or is
-    not possible on this machine. If a stage fails, the command names the cause and what the failure means for a
-    training, and still runs the other stages. On virtual NPUs (VIRTUAL_ASCEND=2), all results are SIMULATED.
+    The stages run from cheapest to most expensive, each in a separate process with a time limit. A stage passes,
+    fails, or is not possible on this machine. If a stage fails, the command reports the cause and the consequences for
+    training, and continues with the other stages. On virtual NPUs (VIRTUAL_ASCEND=2), all results are SIMULATED.
 
-    The command writes the bundle proof-DATE.zip into the output folder. You can send the bundle to others: names of
-    users and hosts, addresses, and paths have been removed from it.
+    The command writes the bundle proof-DATE.zip into the output folder. You can send the bundle to others: user names,
+    host names, addresses, and paths have been removed.
 
     Exit status: 0 if nothing failed; 1 if a stage failed, or if the compared bundles differ; 2 if no stage was
-    possible on this machine, or if a bundle cannot be made or read.
+    possible on this machine, or if a bundle cannot be created or read.
     """
     if arguments and recipe is None:
         raise click.UsageError(
@@ -159,7 +159,7 @@ def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
         raise CommandError(
             subject=f"--recipe {recipe}",
             found=_("the launch script does not exist"),
-            fix=_("give the path of the script that starts your training"),
+            fix=_("specify the path of the script that starts your training job"),
         )
     return (str(recipe.resolve()), *arguments)
 
@@ -217,11 +217,11 @@ def _same(earlier: Asked, asked: Asked) -> Asked:
         changed = [name for name in asked.versions if asked.versions[name] != earlier.versions.get(name)]
         raise CommandError(
             subject="--resume",
-            expected=_("the environment in which the proof was started"),
+            expected=_("the environment that the proof was started in"),
             found=_("a different {names}").format(names=_(", ").join(changed))
             if changed
             else _("a different number of virtual NPUs"),
-            fix=_("make a new proof in another folder, and compare the two proofs with --show NEW --against OLD"),
+            fix=_("start a new proof in another folder, and compare the two proofs with --show NEW --against OLD"),
         )
     return earlier
 
@@ -251,7 +251,7 @@ def _print_stage(result: StageResult) -> None:
     if result.verdict is not Verdict.PASSED:
         terminal.paragraph(result.cause, label="  ", indent="  ")
     if result.meaning:
-        terminal.paragraph(_("for a training: {meaning}").format(meaning=result.meaning), indent="  ")
+        terminal.paragraph(_("for a training run: {meaning}").format(meaning=result.meaning), indent="  ")
 
 
 def _print_end(proof: Proof, path: Path) -> None:
@@ -284,7 +284,7 @@ def _print(proof: Proof) -> None:
 
 
 def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
-    """Print the differences between two proofs. The returned status tells whether there are any."""
+    """Print the differences between two proofs. The returned status shows whether there are any differences."""
     lines = list(bundle.differences(old, new))
     others = list(corpus.compared(old.corpus, new.corpus))
     both = corpus.in_both(old.corpus, new.corpus)

@@ -45,12 +45,11 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
 @verl_option
-@click.option("--pin", metavar="PIN", default="", help="End with an error if verl is not at this pin.")
+@click.option("--pin", metavar="PIN", default="", help="Fail if the verl source is not at this pin.")
 @click.option(
     "--npus",
     type=click.IntRange(1, 64),
-    help="The number of virtual NPUs [default: the smallest number with which every kind of parallelism in the "
-    "script is still used].",
+    help="The number of virtual NPUs [default: the minimum that still uses every kind of parallelism in the script].",
 )
 @click.option(
     "--steps", type=click.IntRange(1), default=2, show_default=True, help="The number of training steps to run."
@@ -60,9 +59,13 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
     type=click.Choice(ENGINES),
     default="auto",
     show_default=True,
-    help="The rollout engine of the rehearsal.",
+    help="The rollout engine to use in the rehearsal.",
 )
-@click.option("--architecture", default="", help="The model's architecture, if the model's path does not show it.")
+@click.option(
+    "--architecture",
+    default="",
+    help="The model's architecture, if rehearse cannot determine the architecture from the model's path.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
@@ -75,12 +78,12 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
     metavar="RULE",
     multiple=True,
     type=click.Choice(_RULES),
-    help="Do not apply this rule when the job is scaled down. The option may be repeated.",
+    help="Do not apply this scaling rule. You can repeat this option.",
 )
 @click.option(
     "--kernels", is_flag=True, help="Use Ascend's compiler to compile the Triton kernels that the job launches."
 )
-@soc_option("With --kernels: the kind of NPU for which the kernels are compiled.")
+@soc_option("With --kernels: the NPU type to compile the kernels for.")
 @unconfined_option
 @click.option("--plan-only", is_flag=True, help="Only print how the job would be scaled down.")
 @output_option("outputs/rehearse")
@@ -103,20 +106,20 @@ def rehearse(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Run a launch script for many NPUs on a few virtual NPUs.
+    """Run a scaled-down launch script on a few virtual NPUs.
 
     SIMULATED: a rehearsal measures nothing on a real NPU.
 
     First, SCRIPT runs in a sandbox, where stand-ins replace the programs that it starts. From this run, the command
     learns how the script starts the trainer. Then the trainer runs in a sandbox on virtual NPUs, with a small random
     model of the same architecture, generated data, short sequences, few NPUs, and few steps. All other settings keep
-    their values. Write the arguments of the script after --. If you leave SCRIPT out, write the trainer's command
-    after --. If SCRIPT is a folder, every *.sh file below the folder is rehearsed.
+    their values. Write the arguments of the script after --. If you omit SCRIPT, write the trainer's command after --.
+    If SCRIPT is a folder, the command rehearses every *.sh file in the folder and its subfolders.
 
     With --kernels, each launch of a Triton kernel is recorded, and Triton's interpreter computes it, which is slow.
     After the run, the kernels are compiled with the recorded arguments, as `verl-npu kernels` does.
 
-    Exit status: 0 if the job trained; 1 if the job failed, if verl-npu refused the job, or if a kernel does not
+    Exit status: 0 if the job trained; 1 if the job failed, if verl-npu rejected the job, or if a kernel does not
     compile; 2 if the job cannot be rehearsed.
     """
     judged_for = Soc(soc) if kernels else None
@@ -151,8 +154,8 @@ def _check_pin(asked: str, tree: Path) -> None:
         raise CommandError(
             subject=f"--pin {asked}",
             expected=_("verl at the pin {asked}, in {tree} or in this environment").format(asked=asked, tree=tree),
-            found=_("a verl that is nearest to the pin {found}").format(found=found),
-            fix=_("give a checkout of that pin with --verl, or let scripts/rehearse.sh --pin install it"),
+            found=_("a version of verl whose nearest pin is {found}").format(found=found),
+            fix=_("specify a checkout of that pin with --verl, or install it with scripts/rehearse.sh --pin"),
         )
 
 
@@ -175,7 +178,7 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
         raise SourceError(
             subject=str(folder),
             found=_("the folder has no launch script (*.sh)"),
-            fix=_("give a folder with launch scripts"),
+            fix=_("specify a folder with launch scripts"),
         )
     page = request.output / "report.md"
     page.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`verl-npu doctor --report`: writes one text with everything that somebody needs to know in order to help."""
+"""`verl-npu doctor --report`: writes a report with everything that somebody needs to know in order to help."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FENCE = "````"
 def print_report(
     logs: Sequence[Path], manifests: Path | None, output: Path | None, findings: Sequence[Finding], judged: _Judged
 ) -> None:
-    """Print the report as one text to paste, or write it to a file.
+    """Print the report as plain text that can be pasted into an issue, or write the report to a file.
 
     Raises SourceError if the manifests or a log cannot be read, or if the output file cannot be written.
     """
@@ -60,9 +60,9 @@ def _write(file: Path, text: str) -> None:
     except OSError as error:
         raise SourceError(
             subject=f"--output {file}",
-            expected="a file that can be written",
+            expected="a writable file",
             found=error.strerror or str(error),
-            fix="give another path",
+            fix="specify another path",
         ) from None
 
 
@@ -75,7 +75,7 @@ def _read(folder: Path) -> list[Manifest]:
             subject=str(folder),
             expected="manifests of a job",
             found="a folder without manifests" if folder.is_dir() else "no such folder",
-            fix="give the folder to which VERL_NPU_MANIFEST_DIR was set in the job, or remove --manifests",
+            fix="specify the folder in the job's variable VERL_NPU_MANIFEST_DIR, or remove --manifests",
         )
     return found
 

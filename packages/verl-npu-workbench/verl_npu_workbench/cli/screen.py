@@ -37,8 +37,7 @@ _TICKS = 5
 
 
 def render(state: State, console: Console, height: int | None = None, quiet: float = 0.0) -> RenderableType:
-    """Return the screen. It shows the oddities, the phases of a step, the latest numbers, and as many curves as there
-    is room for.
+    """Return the screen. It shows the anomalies, the phases of a step, the latest numbers, and as many curves as fit.
 
     With a `height`, the screen is limited to that many lines. `quiet` is the number of seconds since the log's last
     new line.
@@ -90,7 +89,7 @@ def _odd(state: State) -> list[Text]:
     ]
     left = len(shown) - _MOST_ODD
     # The latest ones can still be acted upon.
-    said = ngettext("{left} earlier oddity", "{left} earlier oddities", left).format(left=left)
+    said = ngettext("{left} earlier anomaly", "{left} earlier anomalies", left).format(left=left)
     more = [Text(translate(said), style="red")] if left > 0 else []
     return [*stands, *more, *shown[-_MOST_ODD:]]
 

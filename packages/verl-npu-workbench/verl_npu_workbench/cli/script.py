@@ -1,4 +1,4 @@
-"""Finds the launch script or the trainer's command in a command's arguments."""
+"""Finds the launch script or the trainer command in a command's arguments."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def say_unconfined(unconfined: bool) -> None:
 def asked_trainer(
     command: str, script: Path | None, arguments: Sequence[str], verl: Path | None, unconfined: bool = False
 ) -> tuple[Trainer, Path, str]:
-    """Return the trainer, the source tree to start it in, and a name for its results.
+    """Return the requested trainer, the source tree to start it in, and a name for its results.
 
-    `command` is the name of the calling command. It is used in the error message if there is neither a script nor a
-    trainer's command.
+    `command` is the name of the calling command. The name appears in the error message if the user specified neither a
+    script nor a trainer command.
 
     Raises:
         SourceError: no trainer was found, or more than one.
@@ -51,6 +51,6 @@ def asked_trainer(
 
 
 def is_program(word: str) -> bool:
-    """Return whether a word can begin a trainer's command line: it is a program such as python or torchrun, or
-    NAME=value."""
+    """Return whether a word can begin a trainer command, that is, whether it is a program such as python or torchrun,
+    or NAME=value."""
     return bool(re.fullmatch(r"python[\d.]*|torchrun|uv", Path(word).name) or re.match(r"[A-Za-z_]\w*=", word))

@@ -1,4 +1,4 @@
-"""`verl-npu setup`: prints how to install the environment of a pin, or how to run a job in containers."""
+"""`verl-npu setup`: prints the commands that install the environment of a pin, or that run a job in containers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,19 @@ _HEAD = """\
     )
 )
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--pin", type=click.Choice([*PINS]), required=True, help="The pin of verl to install.")
+@click.option(
+    "--pin",
+    type=click.Choice([*PINS]),
+    required=True,
+    help="The verl version to install: a release or commit that verl-npu was tested with.",
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["install", "docker-run", "rayjob"]),
     default="install",
     show_default=True,
-    help="What to print: installation commands, a command for a container on one machine, or a manifest for KubeRay.",
+    help="What to print: installation commands, a `docker run` command for one machine, or a KubeRay manifest.",
 )
 @arch_option
 @environment_option
@@ -60,52 +65,63 @@ _HEAD = """\
     type=click.Choice([each.value for each in Npu]),
     default="a2",
     show_default=True,
-    help="With install: the kind of NPUs. a5 stands for Ascend 950.",
+    help="With --format install: the NPU type. a5 is the Ascend 950.",
 )
-@click.option("--jemalloc", is_flag=True, help="With install: also install the memory allocator jemalloc.")
+@click.option("--jemalloc", is_flag=True, help="With --format install: also install the memory allocator jemalloc.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="With install: write an installation script, requirements files for pip, and a Dockerfile to this folder.",
+    help="With --format install: write an installation script, requirements files for pip, and a Dockerfile "
+    "to this folder.",
 )
-@json_option("With install: print everything as JSON.")
+@json_option("With --format install: print everything as JSON.")
 @click.option(
     "--server",
     type=click.Choice([*SERVERS]),
     default="a2",
     show_default=True,
-    help="With docker-run or rayjob: the machine type (the product name of the server).",
+    help="With --format docker-run or rayjob: the machine type (the server's product name).",
 )
 @click.option(
-    "--npus", type=int, help="With docker-run or rayjob: the number of NPUs to use on each machine [default: all]."
+    "--npus",
+    type=int,
+    help="With --format docker-run or rayjob: the number of NPUs to use on each machine [default: all].",
 )
 @click.option(
     "--image",
     default="",
-    help="With docker-run or rayjob: the container image [default: the published image; if there is none, the "
-    "image that the printed build command makes].",
+    help="With --format docker-run or rayjob: the container image [default: the published image; if there is "
+    "none, the image that the printed build command creates].",
 )
 @click.option(
     "--mount",
     "mounts",
     metavar="PATH",
     multiple=True,
-    help="With docker-run: mount this folder of the host. The option may be repeated.",
+    help="With --format docker-run: mount this folder of the host. You can repeat this option.",
 )
 @click.option(
-    "--nodes", type=click.IntRange(1), default=1, show_default=True, help="With rayjob: the number of machines."
+    "--nodes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="With --format rayjob: the number of machines.",
 )
-@click.option("--name", default="verl", show_default=True, help="With rayjob: the name of the job.")
-@click.option("--queue", default="default", show_default=True, help="With rayjob: the Volcano queue for the job.")
+@click.option("--name", default="verl", show_default=True, help="With --format rayjob: the name of the job.")
+@click.option(
+    "--queue", default="default", show_default=True, help="With --format rayjob: the Volcano queue for the job."
+)
 @click.option(
     "--claim",
     "claims",
     metavar="NAME:/PATH",
     multiple=True,
-    help="With rayjob: mount this volume claim. The option may be repeated.",
+    help="With --format rayjob: mount this volume claim. You can repeat this option.",
 )
 @click.option(
-    "--interface", default="", help="With rayjob: the network interface through which the machines reach each other."
+    "--interface",
+    default="",
+    help="With --format rayjob: the network interface that the machines use to reach each other.",
 )
 def setup(
     words: tuple[str, ...],
@@ -127,21 +143,21 @@ def setup(
     claims: tuple[str, ...],
     interface: str,
 ) -> None:
-    """Print how to install a pin of verl, or run a job in containers.
+    """Print the commands that install a pin of verl, or that run a job in containers.
 
     A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the installation
-    commands in order, each with the mistakes to avoid. The versions come from verl's documents for the pin or, with
-    --for image, from the container image that Ascend publishes. With --format docker-run, setup prints a `docker run`
-    command for one machine, with the devices and driver files that a container needs. With --format rayjob, setup
-    prints a manifest for KubeRay; write the job's command after --. The manifest uses Volcano, so that the job gets
-    either all machines at once or none. setup itself installs nothing and starts nothing.
+    commands in order, each with the mistakes to avoid. The versions come from verl's documentation for the pin or,
+    with --for image, from the container image that Ascend publishes. With --format docker-run, setup prints a `docker
+    run` command for one machine, with the devices and driver files that a container needs. With --format rayjob, setup
+    prints a KubeRay manifest; write the job's command after --. The manifest uses Volcano, so that the job gets either
+    all machines at once or none. setup itself installs nothing and starts nothing.
 
-    Exit status: 0 if the result was printed or written; 2 if there is no such installation or container.
+    Exit status: 0 if the result was printed or written; 2 if the requested combination of options does not exist.
     """
     refuse_ignored(f"--format {form}", *(_CONTAINER_OPTIONS if form == "install" else _INSTALL_OPTIONS))
     if form == "install":
         if words:
-            raise click.UsageError(_("only --format rayjob takes a command after --"))
+            raise click.UsageError(_("a command after -- is supported only with --format rayjob"))
         host = Target(PINS[pin], Arch(arch), Npu(npu), named=named_of(PINS[pin], named), jemalloc=jemalloc)
         _install(host, output, as_json)
         return
@@ -168,8 +184,8 @@ def setup(
     if made.published:
         raise CommandError(
             subject="--format rayjob",
-            expected=_("the image's name with the address of the registry from which each machine pulls it"),
-            found=_("{image}, an image that Kubernetes would look for on Docker Hub").format(image=made.image),
+            expected=_("an image name with the address of the registry that each machine pulls the image from"),
+            found=_("{image}, which Kubernetes would look for on Docker Hub").format(image=made.image),
             fix=_("add --image REGISTRY/{image}").format(image=made.image),
         )
     parsed = [Claim.parse(text) for text in claims]
@@ -186,8 +202,8 @@ def _install(host: Target, output: Path | None, as_json: bool) -> None:
         others = [each.name for each in PINS.values() if Target(each, host.arch, host.npu).documented]
         raise CommandError(
             subject=f"--pin {host.pin.name} --npu {host.npu.value}",
-            expected=_("one of the pins whose documents cover this NPU: {pins}").format(pins=_(", ").join(others)),
-            found=_("no document of this pin covers this NPU"),
+            expected=_("a pin whose documentation covers this NPU: {pins}").format(pins=_(", ").join(others)),
+            found=_("the documentation of this pin does not cover this NPU"),
             fix=_("use one of these pins"),
         )
     files = _files(host, replace(host, in_image=True))
@@ -256,9 +272,11 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         if taken:
             raise SourceError(
                 subject=f"--output {folder}",
-                expected=_("a folder in which no file would be overwritten"),
-                found=_("the files {names} exist in it, with different content").format(names=_(", ").join(taken)),
-                fix=_("give another folder, or delete the files that you do not need"),
+                expected=_("a folder without files that would be overwritten"),
+                found=_("the folder already contains {names}, with different content").format(
+                    names=_(", ").join(taken)
+                ),
+                fix=_("specify another folder, or delete the files that you do not need"),
             )
         for name, text in files.items():
             put(folder / name, text.encode())
@@ -266,9 +284,9 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
     except OSError as error:
         raise SourceError(
             subject=f"--output {folder}",
-            expected=_("a folder that can be written"),
+            expected=_("a writable folder"),
             found=error.strerror or str(error),
-            fix=_("give another folder"),
+            fix=_("specify another folder"),
         ) from None
 
 

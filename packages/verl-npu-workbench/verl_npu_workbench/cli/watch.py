@@ -1,4 +1,4 @@
-"""`verl-npu watch`: shows a running training, and anything odd about it, in the terminal."""
+"""`verl-npu watch`: shows a training run, and any anomalies in it, in the terminal."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ _SCREEN_PACKAGES = ("rich", "plotext")
     type=click.FloatRange(0.05),
     default=2.0,
     show_default=True,
-    help="The number of seconds after which the log is read again.",
+    help="How often to reread the log, in seconds.",
 )
 def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
-    """Follow the log of a running training.
+    """Follow the log of a training run in progress.
 
     LOG is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. If LOG does not exist yet, the command waits for it. The screen shows curves, the time of each
     phase of a step, tokens per second, the remaining time, and whether the training failed or stopped without
-    finishing. The screen also reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step that
-    takes twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut off at the
-    length limit, and a host's memory that keeps growing. If the rollout has its own NPUs, the screen says which of
-    the two is waiting for the other. If its output goes into a pipe, the command prints one line for each step until
-    the training ends or the reader closes the pipe. Ctrl-C ends the command.
+    finishing. The screen also reports anomalies: NaN, an entropy collapse, a jump of the gradient norm, a step that
+    takes twice the usual time, a rollout that gets slower or drifts from the trainer, responses that are cut off at
+    the length limit, and host memory that keeps growing. If the rollout has its own NPUs, the screen shows whether the
+    trainer or the rollout is waiting for the other. If you pipe the output, the command prints one line for each step
+    until the training ends or the reader closes the pipe. Ctrl-C ends the command.
 
-    Exit status: 0 if nothing is odd; 1 if something is odd, or if the training failed or stopped without finishing; 2
-    if the log cannot be read; 130 after Ctrl-C.
+    Exit status: 0 if there is no anomaly; 1 if there is an anomaly, or if the training failed or stopped without
+    finishing; 2 if the log cannot be read; 130 after Ctrl-C.
     """
     if once:
         sys.exit(_once(log, as_json))
@@ -120,10 +120,10 @@ _QUIET = 30.0
 
 
 def _states(follower: Follower, every: float) -> Iterator[State | None]:
-    """Yield the training's state whenever it is new, and None after each poll of the log that found nothing new. Stop
-    when the log can no longer grow."""
+    """Yield the state of the training run whenever the state is new, and None after each poll of the log that found
+    nothing new. Stop when the log can no longer grow."""
     began, read, heard = time.monotonic(), False, 0.0
-    # If nobody has written to the log for long, say at once how the training ended.
+    # If nothing has been written to the log for a long time, report at once how the training ended.
     asks = began if quiet_of(follower) > _QUIET else began + _QUIET
     standing: Standing | None = None
     while True:
@@ -135,7 +135,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
                 raise
             news = False
         if news:
-            # The first lines were there before we looked.
+            # The first lines were there before the first poll.
             read, heard = True, time.monotonic() if read else 0.0
         state = state_of(follower.log()) if news else None
         if follower.ended:
@@ -145,7 +145,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
         if state is None and time.monotonic() >= asks:
             asks = time.monotonic() + _QUIET
             log = follower.log()
-            # The wall clock may be set meanwhile, so it is used only for the time before we started.
+            # The wall clock may be set meanwhile, so it is used only for the time before the start of this command.
             seen = time.monotonic() - (heard or began)
             quiet = seen if heard else max(seen, quiet_of(follower))
             ending = ending_of(follower, log, quiet) if log.steps else None
@@ -178,7 +178,7 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:
-    """Print only what has not been printed yet. `told` holds what has been printed."""
+    """Print only the lines that have not been printed yet. `told` holds the lines that have been printed."""
     if as_json:
         click.echo(json.dumps(content(state)))
         return
@@ -195,7 +195,7 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
 
 
 def _summary(state: State) -> list[str]:
-    """Return a line about the step, and a line about each oddity."""
+    """Return a line about the step, and a line about each anomaly."""
     parts = [_("step {step}").format(step=state.step)]
     for metric in (REWARD, LOSS, STALENESS, DROPPED):
         value = metric.of(state.log).get(state.step)

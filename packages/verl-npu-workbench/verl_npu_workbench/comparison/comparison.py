@@ -36,7 +36,7 @@ class Pair:
 
     @property
     def mean_difference(self) -> float:
-        """The mean of |NPU - reference| over the common steps; NaN if a value is NaN."""
+        """The mean of |NPU - reference| over the common steps, or NaN if a value is NaN."""
         return mean([abs(self.npu[step] - self.reference[step]) for step in self.common])
 
     @property
@@ -58,8 +58,8 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """OUTSIDE if one of the deciding standards is outside, WITHIN if all of them are within, otherwise
-        NOT_SHOWN."""
+        """OUTSIDE if any deciding standard is outside its limits, WITHIN if all deciding standards are within their
+        limits, otherwise NOT_SHOWN."""
         found = {verdict.outcome for verdict in self.verdicts if verdict.name in self.judged_by}
         if Outcome.OUTSIDE in found:
             return Outcome.OUTSIDE
@@ -79,8 +79,8 @@ class Comparison:
 
 
 def compare(npu: TrainingLog, reference: TrainingLog | Baseline, judged_by: Collection[str]) -> Comparison:
-    """Compare a log with another log or with published figures. Published figures have no steps, so they cannot be
-    judged for parity."""
+    """Compare a log with another log or with published figures. Published figures have no steps, so parity cannot be
+    evaluated for them."""
     if isinstance(reference, Baseline):
         return Comparison(npu, reference, (standards.judge_regression(npu, reference),), tuple(judged_by), ())
     verdicts = (standards.judge_parity(npu, reference), standards.judge_regression(npu, reference))
@@ -93,8 +93,8 @@ def _order(difference: float) -> float:
 
 
 def content(made: Comparison) -> dict[str, object]:
-    """Return a comparison as JSON content. NaN and infinities, which JSON lacks, become the strings nan, inf, and
-    -inf."""
+    """Return a comparison as a JSON-serializable object. NaN and infinities, which JSON does not support, become the
+    strings nan, inf, and -inf."""
     return {
         "verdict": made.outcome.value,
         "judged_by": list(made.judged_by),

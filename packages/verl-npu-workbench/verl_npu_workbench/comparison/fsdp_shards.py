@@ -17,7 +17,7 @@ from verl_npu.language import gettext as _
 CONFIG = "fsdp_config.json"
 _REFUSED = re.compile(r"GLOBAL (\S+)|[Uu]nsupported class (\S+)")
 """Finds, in an error message of torch.load, the class that torch.load refused to load. The message's first line is not
-shown, because it says how to load the class anyway."""
+shown, because it explains how to load the class anyway."""
 _WRAPPED = "base_model.model."
 
 
@@ -41,7 +41,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _model_name(name: str) -> str:
-    """Return a tensor's name in the merged model. There, the base model and its LoRA adapter are separate files."""
+    """Return a tensor's name in the merged model, where the base model and its LoRA adapter are separate files."""
     if "lora_" in name:
         return name.replace(".default.weight", ".weight")
     return name.removeprefix(_WRAPPED).replace(".base_layer.weight", ".weight").replace(".base_layer.bias", ".bias")
@@ -73,8 +73,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _whole(parts: Sequence[Any]) -> Any:
-    """Assemble a tensor from the parts on all ranks, using the tensor's own device mesh and placements. Return None if
-    the parts do not fit together."""
+    """Assemble a tensor from the parts on all ranks, using the tensor's own device mesh and placements. Return the
+    tensor, or None if the parts do not fit together."""
     import torch
     from torch.distributed.tensor import DTensor
 
@@ -102,7 +102,7 @@ def bits(tensor: Any) -> Any:
 def _refusal(path: Path, found: str) -> SourceError:
     return SourceError(
         subject=str(path),
-        expected=_("the shards of one FSDP checkpoint, which can be loaded without executing code"),
+        expected=_("the shards of one FSDP checkpoint, in a format that can be loaded without executing code"),
         found=found,
         fix=_(
             "copy the shards again from the machine that saved them, or compare on that machine with its "

@@ -39,7 +39,8 @@ class Merged:
 
 
 def compare(model: Path, checkpoint: Path) -> Merged:
-    """Compare each tensor of a merged model with the tensor that the shards make, rounded to the model's dtype.
+    """Compare each tensor of a merged model with the tensor that is assembled from the checkpoint's shards, rounded to
+    the model's dtype.
 
     Raises:
         SourceError: the model or the checkpoint cannot be read.
@@ -79,7 +80,7 @@ def _shards(checkpoint: Path) -> Iterator[tuple[str, Any]]:
         subject=str(checkpoint),
         expected=_("a folder with fsdp_config.json (FSDP) or dist_ckpt (Megatron)"),
         found=_("a folder that contains neither"),
-        fix=_("give the folder that was the merger's --local_dir, for example CHECKPOINTS/global_step_100/actor"),
+        fix=_("specify the folder that was the merger's --local_dir, for example CHECKPOINTS/global_step_100/actor"),
     )
 
 
@@ -105,8 +106,8 @@ def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _moved(name: str, whole: Any, left: Tensors) -> str | None:
-    """Return the name under which the merged model has this tensor: the one with equal values and the same ending.
-    transformers may have changed the prefix of the name."""
+    """Return the merged model's name for this tensor: the name that has equal values and the same ending. transformers
+    may have changed the prefix of the name."""
     likely = sorted(((_ending(each, name), each) for each in left), reverse=True)
     return next((each for same, each in likely if same > 1 and not _difference(whole, left[each]())), None)
 
@@ -132,7 +133,7 @@ def _settings(model: Path) -> Mapping[str, Any]:
         raise SourceError(
             subject=str(path),
             expected=_(
-                "the configuration of the merged model, which says whether the weight {head} may be missing"
+                "the configuration of the merged model, which shows whether the weight {head} may be missing"
             ).format(head=_HEAD),
             found=getattr(error, "strerror", None) or str(error),
             fix=_("merge again with python -m verl.model_merger merge"),
@@ -140,7 +141,8 @@ def _settings(model: Path) -> Mapping[str, Any]:
 
 
 def _difference(whole: Any, merged: Any) -> str:
-    """Describe the difference between the shards' tensor and the merged model's. Empty if there is none."""
+    """Describe the difference between the tensor from the shards and the merged model's tensor. Return an empty string
+    if the tensors are equal."""
     import torch
 
     if whole.shape != merged.shape:

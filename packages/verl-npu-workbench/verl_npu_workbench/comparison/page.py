@@ -21,14 +21,14 @@ from .standards import SOURCE, Baseline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Each stands for one colour of the page, which differs between the light and the dark theme.
+# Each key represents one colour of the page, which differs between the light and the dark theme.
 _INK, _GRID, _NPU, _REFERENCE = "#1a1b1c", "#d0d1d2", "#0b62d6", "#b45309"
 _PAGE_COLOURS = {_INK: "var(--ink)", _GRID: "var(--grid)", _NPU: "var(--npu)", _REFERENCE: "var(--reference)"}
 _COLUMNS = 3
 
 
 def draw(made: Comparison, path: Path) -> None:
-    """Draw all metrics into one PNG file."""
+    """Draw all metrics in one PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -58,7 +58,7 @@ def svg(pair: Pair) -> str:
     from matplotlib.figure import Figure
 
     target = io.StringIO()
-    # A different salt for each chart keeps the ids on the page unique.
+    # A different salt for each chart keeps the IDs on the page unique.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": pair.metric.title}):
         figure = Figure(figsize=(4.2, 2.3), layout="constrained")
         FigureCanvasSVG(figure)
@@ -103,7 +103,7 @@ def _clean_svg(text: str, description: str) -> str:
     text = text[text.index("<svg") :]
     for drawn, named in _PAGE_COLOURS.items():
         text = text.replace(drawn, named)
-    # matplotlib's group ids repeat in each chart and are unused, and its style sheet would apply to all charts.
+    # matplotlib's group IDs repeat in each chart and are unused, and its style sheet would apply to all charts.
     text = re.sub(r' id="[a-z0-9.]+_\d+"', "", text)
     text = re.sub(r"<metadata>(?:(?!<metadata>).)*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style(?:(?!<style).)*?</style>", "", text, flags=re.DOTALL)
@@ -114,7 +114,7 @@ def _clean_svg(text: str, description: str) -> str:
 
 
 def page(made: Comparison) -> str:
-    """Return a comparison as one HTML page."""
+    """Render a comparison as a single HTML page."""
     return render("comparison.html", made=made, sides=list(_sides(made)), spans=spans, number=number, svg=svg)
 
 
@@ -133,7 +133,7 @@ def _sides(made: Comparison) -> Iterable[str]:
 
 
 def describe_common(common: Sequence[int]) -> str:
-    """Return a sentence about the steps that two logs share."""
+    """Return a sentence about the steps that both logs contain."""
     text = ngettext("{count} step is in both: {spans}", "{count} steps are in both: {spans}", len(common))
     return text.format(count=len(common), spans=spans(common) or _("none"))
 

@@ -29,7 +29,7 @@ from ..logs.training import TrainingLog, spans
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Published figures of one job on real NPUs. They hold only for that job's script and hardware."""
+    """Published metrics of one job on real NPUs. They apply only to that job's script and hardware."""
 
     name: str
     script: str
@@ -57,8 +57,8 @@ _NO_LIMIT = "none"
 class Outcome(Enum):
     """The outcome of a criterion or of a standard."""
 
-    WITHIN = "within"
-    OUTSIDE = "outside"
+    WITHIN = _("within")
+    OUTSIDE = _("outside")
     NOT_SHOWN = _("not shown")
     """The logs do not show this criterion, so it counts neither as passed nor as failed."""
     NO_LIMIT = _("no limit")
@@ -67,7 +67,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One criterion with its measurement."""
+    """One criterion and its measurement."""
 
     name: str
     formula: str
@@ -97,14 +97,15 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """A phrase that says how many of the criteria with a limit could be judged."""
+        """A phrase that states how many of the criteria with a limit were evaluated."""
         limited = [judged for judged in self.criteria if judged.limit != _NO_LIMIT]
         shown = sum(judged.outcome in (Outcome.WITHIN, Outcome.OUTSIDE) for judged in limited)
         return _("{shown} of {count} criteria shown").format(shown=shown, count=len(limited))
 
     @property
     def outcome(self) -> Outcome:
-        """OUTSIDE if one criterion is outside, WITHIN if enough criteria are within, otherwise NOT_SHOWN."""
+        """OUTSIDE if any criterion is outside its limit, WITHIN if enough criteria are within their limits, otherwise
+        NOT_SHOWN."""
         found = {judged.outcome for judged in self.criteria}
         if Outcome.OUTSIDE in found:
             return Outcome.OUTSIDE
@@ -113,12 +114,12 @@ class Verdict:
 
 
 def _not_finite(values: Mapping[int, float]) -> tuple[int, ...]:
-    """Return the steps at which a value is NaN or infinite."""
+    """Return the steps whose value is NaN or infinite."""
     return tuple(step for step, value in values.items() if not -float("inf") < value < float("inf"))
 
 
 def _judge_not_finite(npu: Mapping[int, float], reference: Mapping[int, float]) -> tuple[Outcome, str] | None:
-    """Judge NaN and infinity. In the NPU's log, they make the outcome OUTSIDE. If only the reference has them, the
+    """Evaluate NaN and infinity. In the NPU's log, they make the outcome OUTSIDE. If only the reference has them, the
     outcome is NOT_SHOWN."""
     for values, who, outcome in ((npu, _("NPU log"), Outcome.OUTSIDE), (reference, "reference", Outcome.NOT_SHOWN)):
         steps = _not_finite(values)
@@ -142,7 +143,7 @@ _PARITY_SOURCE = _("verl's docs/ascend_tutorial/ascend_quick_start.rst at 796871
 
 
 def judge_parity(npu: TrainingLog, reference: TrainingLog) -> Verdict:
-    """Judge parity at the steps that are in both logs."""
+    """Evaluate the standard `parity` at the steps that both logs contain."""
     criteria = (
         _mean_error(REWARD, _REWARD_LIMIT, npu, reference),
         _mean_error(LOSS, _LOSS_LIMIT, npu, reference),
@@ -255,9 +256,10 @@ _MEANS = (
 
 
 def judge_regression(npu: TrainingLog, reference: TrainingLog | Baseline) -> Verdict:
-    """Compare a log with another log, at the steps that are in both, or with published figures."""
+    """Evaluate the standard `regression`: compare a log with another log, at the steps that both contain, or with
+    published figures."""
     criteria = (_memory(npu, reference), *(_mean(rule, npu, reference) for rule in _MEANS))
-    # The script ends with an error if one of its metrics is missing.
+    # The script fails if one of its metrics is missing.
     return Verdict(REGRESSION, _REGRESSION_TITLE, _REGRESSION_SOURCE, criteria, needs_all=True)
 
 

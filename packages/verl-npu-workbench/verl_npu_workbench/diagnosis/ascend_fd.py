@@ -1,4 +1,4 @@
-"""Reads the reports of `ascend-fd`, Ascend's own diagnosis tool (mind-cluster).
+"""Reads reports from `ascend-fd`, Ascend's diagnosis tool (mind-cluster).
 
 ascend-fd also reads the logs of drivers, devices, switches, and controllers, which verl-npu does not read itself. It
 writes diag_report.json. Each fault in this report becomes an error of a process on a device, with the log lines and
@@ -27,13 +27,13 @@ _LARGEST = 1 << 26
 _SECTION = "Knowledge_Graph"
 _NOTHING = "NORMAL_OR_UNSUPPORTED"
 _ENDS = " .;\u3002\uff1b"
-"""The characters that end ascend-fd's sentences. They are stripped, because we add a full stop."""
+"""The characters that end ascend-fd's sentences. They are stripped, because verl-npu adds a period."""
 _VAGUE = re.compile(r"_ERRCODE_|^AISW_(?:TRACEBACK|SEG)")
 """Codes of faults that name no cause: the error codes of CANN and torch_npu, tracebacks, and crashes."""
 
 
 def faults_of(path: Path) -> tuple[Fault, ...] | None:
-    """Return the faults in a report of ascend-fd, the most important first. Return None if the file is not such a
+    """Return the faults in an ascend-fd report, the most important first, or None if the file is not an ascend-fd
     report."""
     try:
         if path.suffix != ".json" or not path.is_file() or path.stat().st_size > _LARGEST:

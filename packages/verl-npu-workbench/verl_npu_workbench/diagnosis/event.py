@@ -18,14 +18,14 @@ from verl_npu.language import gettext as _
 from ..logs.lines import DRIVER, Line, Process
 
 MOST_LINES = 60
-"""The most lines of one error message that are kept."""
+"""The maximum number of lines of one error message that are kept."""
 _LONGEST_ERROR = 1000
-"""The most characters of the line that names an error. Lines of a binary file may be extremely long."""
+"""The maximum number of characters of the line that names an error. Lines of a binary file may be extremely long."""
 _BATCH = 256
 """The number of lines that are searched as one batch. Only if the batch matches is each of its lines searched."""
 _FREE_LINES = 8
-"""The most lines of unrecognized form in one message. The text of an exception may have any form, so a limit is
-needed."""
+"""The maximum number of lines of unrecognized form in one message. The text of an exception may have any form, so a
+limit is needed."""
 
 
 class Kind(enum.Enum):
@@ -41,7 +41,7 @@ class Kind(enum.Enum):
 
 @dataclass(slots=True)
 class Event:
-    """One error of one process."""
+    """One error message from one process."""
 
     kind: Kind
     process: Process
@@ -58,27 +58,27 @@ class Event:
 
     @property
     def text(self) -> str:
-        """The whole message, without the source lines that Python quotes in a traceback."""
+        """The message, without the source lines that Python quotes in a traceback."""
         return "\n".join(self.message)
 
     @property
     def error(self) -> str:
-        """The line that names the error. In a chain of exceptions, it is the line of the first exception."""
+        """The line that names the error. In a chain of exceptions, this is the line of the first exception."""
         named = (line for line in self.message if "ray::" not in line and line.strip())
         return next(named, self.message[0] if self.message else "").strip()[:_LONGEST_ERROR]
 
     @property
     def doing(self) -> str:
-        """The phase that verl was in, according to the functions on the stack. The value is empty if the log does not
-        show it."""
+        """The phase that verl was in, according to the functions on the stack, or an empty string if the log does not
+        show the phase."""
         said = "\n".join((*self.frames, *(line for line in self.message if "ray::" in line)))
         places = [(place, words) for pattern, words in _DOING if (place := _latest(pattern, said))]
         return max(places, default=(0, ""))[1]
 
     @property
     def moment(self) -> str:
-        """The time of the error, in the format of CANN and torch_npu. The value is empty if the message has no
-        time."""
+        """The time of the error, in the timestamp format of CANN and torch_npu, or an empty string if the message has
+        no timestamp."""
         found = _MOMENT.search(self.text)
         return found[0] if found else ""
 
@@ -159,8 +159,8 @@ _NO_ERROR = re.compile(
 )
 """Lines that only look like errors: settings that verl prints, Python's warnings, and retries."""
 _MOST_LINE_EVENTS = 400
-"""The most lines that are kept only because they look like an error. A log may have millions of them, and the first
-ones matter most."""
+"""The maximum number of lines that are kept only because they look like an error. A log may have millions of them, and
+the first ones matter most."""
 _CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
 _ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")
 _DEAD = (
@@ -368,7 +368,7 @@ class Reader:
 
 
 def looks_like_an_error(text: str) -> bool:
-    """Return whether a single line looks like an error. A line that looks like an error may still be harmless."""
+    """Return whether a single line looks like an error. Such a line can still be harmless."""
     if text[:1] not in ("E", "F"):
         for word in _ERROR_WORDS:
             if word in text:
@@ -379,7 +379,7 @@ def looks_like_an_error(text: str) -> bool:
 
 
 def failed_first(events: Sequence[Event]) -> tuple[Event, Process] | None:
-    """Return the event in which torchrun names the rank that failed first, together with that rank. Return None if
+    """Return the event in which torchrun names the rank that failed first, together with that rank, or None if
     torchrun names no rank."""
     for pattern in _FAILED_FIRST:
         for event in events:

@@ -1,9 +1,9 @@
 """Finds the root among the errors of a log, and the process in which the failure began.
 
 Once an error has occurred, many others usually follow: other processes pass it on, and other ranks report that they
-waited in vain. Errors are therefore ordered by how much their text tells about the cause. Among equals, the earliest
-wins. If both errors have a time written by CANN or torch_npu, the times decide; otherwise, their order in the log
-does.
+waited in vain. Errors are therefore ordered by how precisely their text identifies the cause. Among equally precise
+errors, the earliest is chosen. If both errors have a timestamp from CANN or torch_npu, the timestamps determine which
+is earlier; otherwise, their order in the log does.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ _WENT_ON = 2
 already have been running."""
 _NAMED = (Precision.OWN, Precision.EXACT)
 _NEAR = 3
-"""The number of frames, counted from the end of a traceback, in which a rule may look for the place where the error
-was raised."""
+"""The number of frames at the end of a traceback that a rule searches for the place where the error was raised."""
 _WHOLE = (Kind.TRACEBACK, Kind.CANN)
 """The kinds of errors that are reported in the log of a job that has finished or still runs. In such a log, a single
 line that looks like an error may mean anything."""
 
 
 class Conclusion(enum.Enum):
-    """The conclusion from a log."""
+    """The conclusion drawn from a log."""
 
     CAUSE = "cause"
     """A rule names the cause."""
@@ -59,11 +58,11 @@ class Conclusion(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoggedError:
-    """An error of a log, with its rule and finding."""
+    """An error from a log, with the rule that matched the error and the resulting finding."""
 
     event: Event
     rule: LogRule | None
-    """The rule that matches; None if none does."""
+    """The matching rule, or None if no rule matches."""
     finding: Finding | None
     """The finding of that rule."""
     guess: Finding | None = None
@@ -78,7 +77,7 @@ class LoggedError:
 
     @property
     def name(self) -> str:
-        """The code of the rule that matches the error. The value is empty if no rule matches."""
+        """The code of the rule that matches the error, or an empty string if no rule matches."""
         return self.rule.code if self.rule else ""
 
 
@@ -162,8 +161,8 @@ def _error(event: Event, known: tuple[LogRule, Finding] | None) -> LoggedError:
 
 
 def _guessed(root: LoggedError, rules: Sequence[LogRule]) -> LoggedError:
-    """Return the root, with a guess at its kind if no rule matches it. Other errors get no guess, because there may be
-    many."""
+    """Return the root, with a guess at its kind if no rule matches it. Other errors get no guess, because there can be
+    many of them."""
     known = None if root.rule else _known(root.event, [each for each in rules if each.precision is Precision.GUESS])
     if known is None:
         return root
@@ -212,7 +211,7 @@ def _conclude(readings: Sequence[_Reading], rules: Sequence[LogRule]) -> Diagnos
 
 
 _BESIDE = 2
-"""The number of lines below an error in which another match of the same rule may add details to it."""
+"""The number of lines below an error where another match of the same rule can add details to the error."""
 
 
 def _completed_by_next_line(root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
@@ -278,7 +277,7 @@ def _first(findings: Sequence[LoggedError], clocks: Clocks) -> LoggedError:
 
 
 def _moment(error: LoggedError, clocks: Clocks) -> float | None:
-    """Return the time of an error in seconds, converted to the clock of the log's own host. None if the time is
+    """Return the time of an error in seconds, converted to the clock of the log's own host, or None if the time is
     unknown."""
     moment = seconds(error.event.moment)
     process = error.event.process
@@ -322,22 +321,22 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
     """Diagnose all logs of a job together.
 
     Raises:
-        SourceError: a log cannot be read, or a folder has none.
+        SourceError: a log cannot be read, or a folder contains no logs.
     """
     files = [file for each in paths for file in _files(each)]
     reports = [faults_of(file) for file in files]
     if all(faults == () for faults in reports):
         raise SourceError(
             subject=str(files[0]),
-            expected=_("a report of ascend-fd that names a fault"),
+            expected=_("an ascend-fd report that identifies a fault"),
             found=_("a report without a fault"),
-            fix=_("give the job's log in addition to the report"),
+            fix=_("specify the job's log in addition to the report"),
         )
     return _conclude([_opened(*each, rules) for each in zip(files, reports, strict=True)], rules)
 
 
 def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]) -> _Reading:
-    """Read a log, or take the faults from a report of ascend-fd."""
+    """Read a log, or take the faults from an ascend-fd report."""
     if faults is not None:
         return _Reading(Progress(log=str(path), lines=len(faults)), tuple(_reported(each, rules) for each in faults))
     try:
@@ -353,7 +352,8 @@ def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]
 
 
 def _reported(fault: Fault, rules: Sequence[LogRule]) -> LoggedError:
-    """Return a fault with our own rule if our rule is at least as precise, otherwise with ascend-fd's explanation."""
+    """Return a fault with verl-npu's rule if that rule is at least as precise, otherwise with ascend-fd's
+    explanation."""
     event, theirs = fault
     known = _known(event, [each for each in rules if each.precision <= theirs.precision])
     return _error(event, known or (theirs, next(iter(theirs.ask(event.text)))))
@@ -378,5 +378,5 @@ def _refusal(path: Path, found: str) -> SourceError:
         subject=str(path),
         expected=_("the log of a job, or a folder of logs"),
         found=found,
-        fix=_("give the output of the job, Ray's log folder, or CANN's log folder (~/ascend/log)"),
+        fix=_("specify the job's output, Ray's log folder, or CANN's log folder (~/ascend/log)"),
     )

@@ -70,12 +70,12 @@ class Frame:
     owner: Owner
     text: str
     module: str
-    """The module's name, derived from its path, for example `verl.workers.fsdp_workers`. Empty if the package is not
-    one that we know."""
+    """The module's name, derived from its path, for example `verl.workers.fsdp_workers`. Empty if the package is
+    unknown."""
 
 
 def frames(event: Event) -> list[Frame]:
-    """Return the last frame of each owner, in the order of the traceback."""
+    """For each owner, return the last frame of the owner's code, in the order of the traceback."""
     last: dict[Owner, Frame] = {}
     for text in event.frames:
         frame = frame_of(text)
@@ -99,7 +99,7 @@ def frame_of(text: str) -> Frame:
 
 
 def owner_of(event: Event) -> Owner | None:
-    """Return the owner of the code that raised an error. Return None if the log does not show it."""
+    """Return the owner of the code that raised an error, or None if the log does not show the owner."""
     raised = [frame.owner for frame in frames(event)]
     programs = [owner for owner in raised if owner not in _LIBRARIES]
     if programs:
@@ -108,7 +108,8 @@ def owner_of(event: Event) -> Owner | None:
 
 
 def _owner_by_names(text: str) -> Owner | None:
-    """Return the owner of the classes or packages that a text names. None if they belong to several owners."""
+    """Return the owner of the classes or packages that are named in a text, or None if they belong to several
+    owners."""
     packages = {owner for found in _NAMED.finditer(text) for owner, names in _OWNERS if found["package"] in names}
     if len(packages) == 1:
         return packages.pop()

@@ -42,13 +42,13 @@ class Progress:
     last: int = 0
     """The last logged step. It is 0 until the first step is logged."""
     total: int = 0
-    """The number of steps that the job is to make. It is 0 if the log does not say it."""
+    """The planned number of steps of the job, or 0 if the log does not show it."""
     ended: bool = False
     """True if the training finished."""
     last_lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LAST))
     """The last lines of the log that are not blank."""
     own: list[str] = field(default_factory=list)
-    """The lines in which verl-npu reports its features' states."""
+    """The lines that report the states of verl-npu's features."""
     clocks: Clocks = field(default_factory=Clocks)
     """The clocks of the hosts that write to the log."""
     damaged: int = 0
@@ -131,12 +131,12 @@ class Progress:
         self.ended = self.ended or _SMOKE_END.match(text) is not None
 
     def survived(self, line: int, steps: int) -> bool:
-        """Return whether the job survived an error in this line of the log. It did if it finished, or if it made at
-        least `steps` further steps."""
+        """Return whether the job survived an error in this line of the log: the job finished, or it made at least
+        `steps` further steps."""
         return self.ended or len(self._steps) - bisect.bisect_right(self._steps, line) >= steps
 
     def waiting(self) -> Waiting | None:
-        """Tell which side of an asynchronous training is waiting for the other side, judging by the last steps."""
+        """Return which side of an asynchronous training run is waiting for the other side, based on the last steps."""
         assembly = Assembly(mode=self.mode)
         for text in self._said:
             line = parse_step(text)
@@ -150,8 +150,8 @@ class Progress:
         return self.damaged * 2 > self.lines
 
     def place(self, line: int | None = None) -> str:
-        """Describe how far the training had come at a line of the log. Without `line`, describe how far it came in the
-        whole log."""
+        """Describe the progress of the training at a line of the log. Without `line`, describe the progress at the end
+        of the log."""
         done = len(self._steps) if line is None else bisect.bisect_right(self._steps, line)
         of = _(" of {total}").format(total=self.total) if self.total else ""
         return (
@@ -162,7 +162,8 @@ class Progress:
 
 
 def joined(parts: Sequence[Progress]) -> Progress:
-    """Combine the progress from all logs of a job. The log that has the steps decides."""
+    """Combine the progress from all logs of a job. The last step and the total number of steps come from the log with
+    the highest step."""
     if len(parts) == 1:
         return parts[0]
     console = max(parts, key=lambda each: (each.last, each.total, each.lines), default=Progress())

@@ -19,13 +19,13 @@ from .judgement import Diagnosis, LoggedError
 _BEFORE, _AFTER = 20, 60
 """The number of log lines that are included before and after an error."""
 _LONGEST, _LONGEST_READ = 600, 6000
-"""The most characters of a line that are printed, and the most that are searched for secrets. The second number is
-larger, because a truncated secret would not be recognized."""
+"""The maximum number of characters of a line that are printed, and the maximum number that are searched for secrets.
+The second number is larger, because a truncated secret would not be recognized."""
 _MOST_ERRORS = 5
 
 
 _LONGEST_TEXT = 60_000
-"""The most characters of the whole text. GitHub allows 65,536 in a comment."""
+"""The maximum number of characters of the whole text. GitHub allows 65,536 in a comment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

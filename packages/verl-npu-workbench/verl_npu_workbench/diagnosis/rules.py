@@ -70,10 +70,10 @@ _FIELD = re.compile(r"\{([a-z_]{1,40})\}")
 
 
 class Precision(enum.IntEnum):
-    """A level that says how much the text of an error tells about the cause. The lowest number stands for the most."""
+    """How precisely an error message identifies the cause. A lower number means a more precise message."""
 
     OWN = 0
-    """An error that verl-npu raised itself. Its text says what to do."""
+    """An error that verl-npu raised itself. Its text includes the fix."""
     EXACT = 1
     """The text has only one possible cause: it names a frame, a file, or words that only one package uses."""
     SYMPTOM = 2
@@ -81,7 +81,7 @@ class Precision(enum.IntEnum):
     CODE = 3
     """An error code that has many causes, so it is only a hint."""
     ECHO = 4
-    """This process only reports that another process has ended. Any other consequence tells more."""
+    """This process only reports that another process has ended. Any other consequence is more informative."""
     HINT = 5
     """A message that does not end a job but that helps to understand the error that did."""
     GUESS = 6
@@ -114,20 +114,20 @@ class LogRule(Rule[str]):
     versions: str = ""
     """The affected versions; empty if all known versions are affected."""
     before: str = ""
-    """Our command that finds the problem before the run."""
+    """The verl-npu command that finds the problem before the run."""
     quotes: tuple[str, ...] = ()
     """Error messages from real jobs that this rule must match."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The codes of the likely causes, the likeliest first. The value is empty if the rule itself names the
+        """The codes of the likely causes, the likeliest first, or an empty tuple if the rule itself names the
         cause."""
         return self.families if self.precision in (Precision.CODE, Precision.GUESS) else ()
 
 
 def _filled(said: str, groups: Mapping[str, str | None]) -> str:
-    """Fill a rule's sentence with the groups that the pattern found. A remark in parentheses is dropped if its group
-    is empty."""
+    """Fill a rule's message template with the groups that the pattern found. A remark in parentheses is omitted if its
+    group is empty."""
     for key, value in groups.items():
         field = f"{{{key}}}"
         if not value:
@@ -138,7 +138,8 @@ def _filled(said: str, groups: Mapping[str, str | None]) -> str:
 
 
 class _Filled(Message):
-    """A rule's sentence with the values from the log. It is translated first and filled afterwards."""
+    """A rule's message template with the values from the log. The template is translated first and filled
+    afterwards."""
 
     __slots__ = ("_groups",)
     _groups: Mapping[str, str | None]
@@ -154,7 +155,7 @@ class _Filled(Message):
 
 
 def unfilled(words: str) -> str:
-    """Return a rule's sentence with an ellipsis in place of each value from the log."""
+    """Return a rule's message template with an ellipsis instead of each value from the log."""
     return _Filled.by(words, dict.fromkeys(_FIELD.findall(words), "…"))
 
 
@@ -233,6 +234,6 @@ def _text(said: str | list[str]) -> str:
 
 RULES = read_rules()
 BY_CODE: dict[str, LogRule] = {}
-"""The first rule of each code. If a code has two rules, this is the rule whose texts make the cause certain."""
+"""The first rule of each code. If a code has two rules, this is the rule that makes the cause certain."""
 for _rule_of_a_code in RULES:
     BY_CODE.setdefault(_rule_of_a_code.code, _rule_of_a_code)

@@ -42,7 +42,7 @@ similarity is chance."""
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A rule whose texts are similar to an error but do not match it."""
+    """A rule whose patterns are similar to an error but do not match it."""
 
     rule: LogRule
     nearness: float
@@ -66,7 +66,7 @@ def states(lines: Iterable[str]) -> Mapping[str, str]:
 
 
 def nearest(event: Event, rules: Sequence[LogRule] = RULES, most: int = 2) -> list[Near]:
-    """Return the rules whose texts are most similar to an error."""
+    """Return the rules whose patterns are most similar to an error."""
     words = _words(event.error)
     total = sum(_weight(word) for word in words)
     if not total:
@@ -80,8 +80,8 @@ def nearest(event: Event, rules: Sequence[LogRule] = RULES, most: int = 2) -> li
 
 
 def text_to_search(event: Event) -> str:
-    """Return the longest part of an error's text that has no numbers, paths, or addresses, because these differ in
-    each run."""
+    """Return the longest part of an error's text without numbers, paths, or addresses, because these differ in each
+    run."""
     parts = [part.strip(" :,.()[]'\"") for part in _CHANGES.split(event.error)]
     return max((part for part in parts if part), key=len, default="")[:_SEARCHED]
 

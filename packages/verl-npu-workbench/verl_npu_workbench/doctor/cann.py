@@ -51,8 +51,8 @@ _USUAL = (
 _NNAL = ("/usr/local/Ascend/nnal/atb", "/usr/local/Ascend/cann/nnal/atb")
 _SCRIPT = "set_env.sh"
 _WHY_SOURCED = _(
-    "torch_npu looks for CANN's libraries on LD_LIBRARY_PATH; without that path `import torch` "
-    "ends with `libhccl.so: cannot open shared object file`"
+    "torch_npu looks for CANN's libraries on LD_LIBRARY_PATH; without that path `import torch` fails with "
+    "`libhccl.so: cannot open shared object file`"
 )
 _WHERE = _("in the shell that starts the job, and on each host before `ray start`")
 
@@ -71,14 +71,14 @@ class Toolkit:
 
     @property
     def script(self) -> Path:
-        """The shell script that sets up the environment for this CANN."""
+        """The shell script that sets up the environment for this CANN installation."""
         places = (self.folder / _SCRIPT, self.folder.parent / _SCRIPT)
         return next((place for place in places if place.is_file()), places[0])
 
 
 def toolkit(site: Site) -> Toolkit | None:
-    """Return the CANN that an environment variable points to, or else the CANN in one of the usual folders. Return
-    None if no CANN is found."""
+    """Return the CANN installation that an environment variable points to, otherwise the CANN installation in one of
+    the usual folders, or None if no CANN is found."""
     named = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if named:
         folder = Path(named)
@@ -106,7 +106,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
             if name
             else _("no CANN in the environment or in /usr/local/Ascend"),
             expected=str(need) or _("a CANN toolkit"),
-            why=_("torch_npu's compiled part needs CANN's libraries when it is loaded"),
+            why=_("torch_npu's native libraries require CANN's libraries when they are loaded"),
             fix=_install(need),
         )
     elif not found.libraries:
@@ -127,7 +127,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
                 version=found.version or _("a CANN"), folder=found.folder, missing=_(" and ").join(missing)
             ),
             expected=str(need) or _("a CANN environment that is set up"),
-            why=_("CANN finds its operators, and verl finds CANN's version, through these variables"),
+            why=_("CANN finds its operators, and verl finds the version of CANN, through these environment variables"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(found.script)), where=_WHERE),
         )
     else:
@@ -175,7 +175,7 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
             if there
             else _("no nnal in {usual}").format(usual=usual),
             expected=_("the package nnal, in the same version as CANN"),
-            why=_("without nnal, vllm-ascend's operators end with `libatb.so: cannot open shared object file`"),
+            why=_("without nnal, vllm-ascend's operators fail with `libatb.so: cannot open shared object file`"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(usual / _SCRIPT)), where=_WHERE)
             if there
             else _("install nnal in the version of CANN, then run `source {nnal}/{script}` {where}").format(
@@ -202,8 +202,8 @@ def _on_library_path(site: Site, folder: Path) -> bool:
 
 
 def _version(folder: Path) -> str:
-    """Return the version from the toolkit's own file, which verl reads, too. Otherwise return it from version.cfg or
-    the folder's name."""
+    """Return the version from the toolkit's own file, which verl reads, too, or otherwise from version.cfg or the
+    folder's name."""
     for info in sorted(folder.glob("*-linux/ascend_toolkit_install.info")):
         found = re.search(r"(?m)^version=(\S+)", _text(info))
         if found:
@@ -229,7 +229,7 @@ _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE,
 
 
 class NotElf(ValueError):
-    """The file is truncated, or is not a shared library for a 64-bit little-endian machine."""
+    """Raised when a file is truncated, or is not a shared library for a 64-bit little-endian machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,8 @@ class SharedLibrary:
 
 
 def read_elf(path: Path) -> SharedLibrary:
-    """Read one ELF file. Raises NotElf if the file is not such a library, and OSError if it cannot be read."""
+    """Read an ELF shared library. Raises NotElf if the file is not an ELF shared library, and OSError if the file
+    cannot be read."""
     with path.open("rb") as file:
         if path.stat().st_size < 64:
             raise NotElf(path)
@@ -330,7 +331,7 @@ _SYMBOLS = ("libstdc++.so.6", "libc.so.6")
 
 
 class Origin:
-    """The possible owners of a library."""
+    """The components that can provide a library."""
 
     DRIVER = _("the NPU's driver")
     NNAL = "nnal"
@@ -339,7 +340,7 @@ class Origin:
 
 
 def origin(library: str) -> str:
-    """Return the owner of a library, as one of the values in Origin."""
+    """Return the component that provides a library, as one of the values in Origin."""
     if library in _DRIVER:
         return Origin.DRIVER
     if library.startswith(("libatb", "libasdsip", "libasdops", "liblcal", "libmki")):
@@ -363,11 +364,11 @@ class Lack:
 
 
 def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Iterator[Lack]:
-    """Yield the libraries that these files need and that are missing.
+    """Yield the missing libraries that these files need.
 
-    Of the libraries that are needed only indirectly, through another library, only the driver's is reported, because
-    CANN's libraries find each other in ways that their files do not show. `preloaded` are folders whose libraries are
-    already loaded, such as torch's own.
+    Among the libraries that are needed only indirectly, through another library, only the driver's libraries are
+    reported, because CANN's libraries find each other in ways that their ELF files do not show. `preloaded` are
+    folders whose libraries are already loaded, such as torch's own.
     """
     waiting: list[tuple[Path, tuple[str, ...]]] = [(file, ()) for file in files]
     seen = set[str]()
@@ -415,7 +416,7 @@ def _provides(path: Path) -> tuple[str, ...]:
 
 
 def _find(site: Site, name: str, search: Sequence[str], preloaded: Sequence[Path]) -> list[Path]:
-    """Return the files of that name, in the order in which the loader searches for them."""
+    """Return the files with that name, in the loader's search order."""
     library_path = [entry for entry in site.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     folders = [*map(Path, search), *map(Path, library_path), *preloaded, site.prefix / "lib", *_system(site)]
     found = dict.fromkeys(folder / name for folder in folders if (folder / name).is_file())
@@ -455,7 +456,7 @@ _FILES = {
 
 def judge_loadable(site: Site) -> Iterator[Finding]:
     """Check whether torch_npu and vllm-ascend can be loaded. For each of these two packages that needs a missing
-    library, yield a finding that names the first missing library and its owner."""
+    library, yield a finding that names the first missing library and the component that provides it."""
     for component, patterns in _FILES.items():
         name = f"{component.value}-libraries"
         package = site.package(component)
@@ -499,7 +500,7 @@ def _judge(site: Site, name: str, component: Component, files: list[Path]) -> Fi
                 library=first.library, others=others, wanted_by=first.wanted_by
             ),
             expected=_("{library} from {whose}").format(library=first.library, whose=whose),
-            why=_("`import {component}` ends with `{library}: cannot open shared object file`").format(
+            why=_("`import {component}` fails with `{library}: cannot open shared object file`").format(
                 component=component.value.replace("-", "_"), library=first.library
             ),
             fix=fix,
@@ -521,7 +522,7 @@ def _too_old(name: str, lack: Lack) -> Finding:
         place=place, symbol=lack.symbol, wanted_by=lack.wanted_by
     )
     needed = _("a {library} with {symbol}").format(library=lack.library, symbol=lack.symbol)
-    why = _("the import ends with `version `{symbol}' not found`").format(symbol=lack.symbol)
+    why = _("the import fails with `version `{symbol}' not found`").format(symbol=lack.symbol)
     if lack.elsewhere is not None:
         # Which of the two is loaded depends on the order in which the process loads libraries.
         fix = f"export LD_LIBRARY_PATH={shlex.quote(str(lack.elsewhere.parent))}:$LD_LIBRARY_PATH"
@@ -534,7 +535,8 @@ def _too_old(name: str, lack: Lack) -> Finding:
 
 
 def explain(site: Site, library: str) -> tuple[str, str]:
-    """Return the owner of a missing library, and the command that makes the loader find the library."""
+    """Return the component that provides a missing library, and the command that puts the library on the loader's
+    search path."""
     whose = origin(library)
     if whose == Origin.DRIVER:
         folders = [str(site.at(folder)) for folder in _DRIVER_FOLDERS if site.at(folder).is_dir()]

@@ -41,7 +41,7 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
     """Run `verl-npu doctor --json` with these arguments on each node, and return the findings by node address.
 
     Raises:
-        FleetError: Ray is not installed, no cluster runs, or a node does not answer.
+        FleetError: Ray is not installed, no Ray cluster is running, or a node does not respond.
     """
     try:
         ray = importlib.import_module("ray")
@@ -103,7 +103,7 @@ def _run(arguments: list[str]) -> str:
 
 
 def as_json(finding: Finding) -> dict[str, str]:
-    """Return a finding as `verl-npu doctor --json` prints it."""
+    """Return a finding in the format that `verl-npu doctor --json` prints."""
     return {
         "name": finding.code,
         "verdict": finding.severity.value,

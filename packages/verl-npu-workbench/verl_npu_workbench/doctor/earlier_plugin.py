@@ -1,4 +1,4 @@
-"""Finds traces of an earlier plugin that has the same name as this package, and tells how to switch to this package.
+"""Finds traces of an earlier plugin that has the same name as this package, and reports how to switch to this package.
 
 The earlier plugin is MindSpeed-RL's: the distribution `verl_npu` 0.0.1 with a package `verl_npu`. Its setup.py edits
 installed files of verl and vLLM: https://github.com/Ascend/MindSpeed-RL, v2.2.0, rl-plugin/setup.py.
@@ -32,7 +32,7 @@ _SWITCH_COMMAND = f"pip uninstall -y {_PACKAGE} && pip install {OURS}"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One trace that the earlier plugin left behind."""
+    """Something that the earlier plugin left behind, such as a file or an edit of another package."""
 
     found: str
     why: str
@@ -87,7 +87,7 @@ _WHY = {
 
 
 def judge_earlier_plugin(site: Site) -> Iterator[Finding]:
-    """Check that neither the earlier plugin nor its edits are in the environment."""
+    """Check that the environment contains neither the earlier plugin nor its edits of other packages' files."""
     traces = find_traces(site)
     for trace in traces:
         report = error if trace.fails else warning
@@ -99,7 +99,7 @@ def judge_earlier_plugin(site: Site) -> Iterator[Finding]:
 
 
 def find_traces(site: Site) -> list[Trace]:
-    """Return the traces of the earlier plugin in an environment."""
+    """Return everything that the earlier plugin left behind in an environment."""
     places = _places(site)
     return [
         *_packages(site, places),
@@ -114,7 +114,7 @@ def is_earlier(distribution: metadata.Distribution) -> bool:
 
 
 def _places(site: Site) -> list[Path]:
-    # Our command may run without PYTHONPATH (python -I), but the job has it in front of its path.
+    # verl-npu may run without PYTHONPATH (python -I), but the job has PYTHONPATH in front of its path.
     named = [*site.environ.get("PYTHONPATH", "").split(os.pathsep), *site.path]
     return [Path(each) for each in dict.fromkeys(named) if each]
 
@@ -143,16 +143,17 @@ def _packages(site: Site, places: Sequence[Path]) -> Iterator[Trace]:
             continue
         first = not ours or places.index(place) < places.index(ours[0])
         by, fix = _way_in(site, place, places)
-        order = "before" if first else "behind"
         what = (
             _("the earlier plugin ({installed})").format(installed=installed[place])
             if place in installed
             else _("the earlier plugin")
         )
         yield Trace(
-            _("{package}, {what}, is on Python's path{by}, {order} this package").format(
-                package=package, what=what, by=by, order=order
-            ),
+            (
+                _("{package}, {what}, is on Python's path{by}, before this package")
+                if first
+                else _("{package}, {what}, is on Python's path{by}, after this package")
+            ).format(package=package, what=what, by=by),
             why,
             fix,
             first,
@@ -224,8 +225,8 @@ def _restoration(site: Site, package: str, folder: Path, files: Sequence[str]) -
 
 
 def _hook_line(site: Site) -> str:
-    """Return a sentence about a hand-written line that imports this package, with its location. Empty if there is no
-    such line."""
+    """Return a sentence about a hand-written line that imports this package, with the line's location, or an empty
+    string if there is no such line."""
     folder = _folder(site, "verl", _places(site))
     for number, line in enumerate(_text(folder / "__init__.py").splitlines() if folder else (), 1):
         if re.match(rf"\s*import {_PACKAGE}\b", line):

@@ -1,4 +1,5 @@
-"""The subjects that the doctor examines. They are ordered so that fixing one never breaks an earlier one."""
+"""The subjects (packages, variables, and devices) that the doctor examines. They are ordered so that fixing one
+subject never breaks an earlier one."""
 
 from __future__ import annotations
 
@@ -20,20 +21,22 @@ __all__ = ["NAMES", "SUBJECTS", "Subject", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Subject(Rule[Site]):
-    """One subject that the doctor examines. It yields one or more findings."""
+    """One subject of the examination. It yields one or more findings."""
 
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
     level: Level = Level.STATIC
-    """The lowest level at which it is examined."""
+    """The lowest level that includes the subject."""
     parts: tuple[str, ...] = ()
     """The codes that its findings may have besides the subject's own code."""
 
 
 SUBJECTS = (
     Subject("python", packages.judge_python, about="Checks that the pin of verl supports this Python."),
-    Subject("verl", packages.judge_verl, about="Shows the installed verl, and the pin by which it is judged."),
+    Subject("verl", packages.judge_verl, about="Shows the installed verl, and the pin that defines its requirements."),
     Subject(
-        "patches", packages.judge_patches, about="Checks that each feature fits this verl, as `verl-npu check` does."
+        "patches",
+        packages.judge_patches,
+        about="Checks that each feature is compatible with the installed verl, as `verl-npu check` does.",
     ),
     Subject(
         "ways-in",
@@ -49,12 +52,12 @@ SUBJECTS = (
         "npus",
         machine.judge_npus,
         parts=("npu-memory",),
-        about="Checks that there are NPUs that are healthy, free, and of a model that verl's documents cover.",
+        about="Checks that there are NPUs that are healthy, free, and covered by verl's documentation.",
     ),
     Subject(
         "driver",
         machine.judge_driver,
-        about="Checks the version of the driver; a later one than the documents name is fine.",
+        about="Checks the version of the driver; a later version than the documented one is accepted.",
     ),
     Subject(
         "cann",
@@ -69,7 +72,7 @@ SUBJECTS = (
     Subject(
         "torch-pair",
         packages.judge_torch,
-        about="Checks that torch_npu was built for the installed PyTorch, to which it is linked.",
+        about="Checks that torch_npu was built for the installed PyTorch.",
     ),
     Subject(
         "libraries",
@@ -82,7 +85,7 @@ SUBJECTS = (
             component.value,
             partial(packages.judge_versions, component=component),
             about=_(
-                "Checks that {name} is installed, works on NPUs, and has a version that the pin's documents name."
+                "Checks that {name} is installed, works on NPUs, and has a version that the pin's documentation lists."
             ).format(name=component.value),
         )
         for component in packages.COMPARED
@@ -92,7 +95,7 @@ SUBJECTS = (
         triton.judge_triton,
         parts=("triton-cann",),
         about="Checks that triton has not overwritten files of triton-ascend, which have the same names, and that the "
-        "CANN that triton-ascend's documents name is installed.",
+        "CANN release in triton-ascend's documentation is installed.",
     ),
     Subject(
         "engine-pair",
@@ -108,7 +111,7 @@ SUBJECTS = (
         "variables",
         variables.judge_variables,
         parts=tuple(rule.name for rule in variables.RULES),
-        about="Checks that each environment variable that the documents name has a valid value.",
+        about="Checks that each documented environment variable has a valid value.",
     ),
     Subject("hccl-ports", machine.judge_ports, about="Checks that the ports that HCCL uses are free on this host."),
     Subject(
@@ -141,7 +144,7 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
         if subject is None:
             raise CommandError(
                 subject="--only",
-                expected=_("names of {names}").format(names=_(", ").join(NAMES)),
+                expected=_("one or more of {names}").format(names=_(", ").join(NAMES)),
                 found=name,
                 fix=_("correct the name"),
             )

@@ -29,7 +29,8 @@ _MOUNTS = (
 _MODELS = {"a2": "A2", "a3": "A3", "a5": "A5", "": _("unknown model")}
 _UNSUPPORTED = re.compile(r"(ascend)?(310|910a|910proa|910prob)", re.IGNORECASE)
 _HELD = 0.15
-"""The share of an NPU's memory above which we assume that somebody uses the NPU. An idle NPU itself uses 3 to 6 %."""
+"""If more than this share of an NPU's memory is used, another process is assumed to use the NPU. An idle NPU itself
+uses 3 to 6 %."""
 
 
 def judge_driver(site: Site) -> Iterator[Finding]:
@@ -54,12 +55,14 @@ def judge_driver(site: Site) -> Iterator[Finding]:
         found + firmware,
         expected=_("{need}, or later").format(need=need),
         why=_("a driver that is older than CANN lacks functions that CANN calls"),
-        fix=_("install driver and firmware (HDK){at} or later on the host, then reboot it").format(at=need.at()),
+        fix=_("install the driver and firmware (HDK){at} or later on the host, then reboot the host").format(
+            at=need.at()
+        ),
     )
 
 
 def judge_npus(site: Site) -> Iterator[Finding]:
-    """Check that there are NPUs, and that they are healthy, free, and of a model that verl's documents cover."""
+    """Check that the machine has NPUs, and that they are healthy, free, and covered by verl's documentation."""
     smi = site.smi
     if site.virtual:
         yield ok("npus", _("{virtual} virtual (SIMULATED)").format(virtual=site.virtual))
@@ -74,7 +77,7 @@ def judge_npus(site: Site) -> Iterator[Finding]:
                 f"{len(smi.npus)} x {', '.join(useless)}",
                 expected=_("Ascend A2 (910B1 to 910B4), A3, or A5"),
                 why=_("neither verl nor vllm-ascend supports this NPU model"),
-                fix=_("use a machine with Ascend A2 or A3"),
+                fix=_("use a machine with Ascend A2, A3, or A5"),
             )
         elif sick:
             yield _sick(sick, len(smi.npus))
@@ -92,8 +95,8 @@ def _none(site: Site) -> Finding:
         return error(
             "npus",
             smi.problem,
-            expected=_("an `npu-smi info` that lists the NPUs"),
-            why=_("the driver is missing, is not mounted into this container, or does not answer"),
+            expected=_("the NPUs in the output of `npu-smi info`"),
+            why=_("the driver is missing, is not mounted into this container, or does not respond"),
             fix=_MOUNTS if not devices else _("reinstall the driver on the host, or reset the NPUs, then try again"),
         )
     return error(
@@ -151,10 +154,10 @@ def _memory(site: Site) -> Iterator[Finding]:
     yield warning(
         "npu-memory",
         found,
-        expected=_("NPUs that nobody else uses"),
+        expected=_("NPUs that no other process uses"),
         why=_(
-            "a rollout engine takes the share gpu_memory_utilization of an NPU's whole memory, so the engine runs "
-            "out of memory if other processes use some of this memory"
+            "a rollout engine claims the fraction gpu_memory_utilization of an NPU's total memory, so the engine "
+            "runs out of memory if other processes use some of this memory"
         ),
         fix=fix,
     )
@@ -173,8 +176,8 @@ _LEAST_SHARED = 2 << 30
 """The smallest accepted size of /dev/shm in bytes. Docker's default is 64 MiB. Ray keeps its objects in /dev/shm, and
 verl keeps a bucket of weights there."""
 _LEAST_FILES = 4096
-"""The smallest accepted limit on open files. With 1024, Ray's processes end with `Too many open files`. Ray's
-documents ask for 65536 on large clusters."""
+"""The smallest accepted limit on open files. With 1024, Ray's processes fail with `Too many open files`. Ray's
+documentation recommends 65536 on large clusters."""
 
 
 def judge_shared_memory(site: Site) -> Iterator[Finding]:
@@ -190,8 +193,8 @@ def judge_shared_memory(site: Site) -> Iterator[Finding]:
             _("{size} MiB in /dev/shm").format(size=size >> 20),
             expected=_("at least {least_shared} GiB").format(least_shared=_LEAST_SHARED >> 30),
             why=_(
-                "Ray keeps its objects in shared memory, and verl passes weights to the rollout engine "
-                "through shared memory; if it is full, processes end with `Bus error`"
+                "Ray keeps its objects in shared memory, and verl passes weights to the rollout engine through "
+                "shared memory; if it is full, processes fail with `Bus error`"
             ),
             fix=_("docker run --ipc=host …  # outside of a container: mount -o remount,size=64g /dev/shm"),
         )
@@ -207,7 +210,7 @@ def judge_open_files(site: Site) -> Iterator[Finding]:
             str(site.open_files),
             expected=_("at least {least_files}; 65536 on a cluster").format(least_files=_LEAST_FILES),
             why=_(
-                "each Ray worker has a socket to every other worker; beyond the limit, workers end with `Too "
+                "each Ray worker has a socket to every other worker; above this limit, workers fail with `Too "
                 "many open files`"
             ),
             fix=_("ulimit -n 65536  # in the shell that runs `ray start`"),
@@ -221,7 +224,7 @@ _LISTENS = "0A"
 
 
 def read_ranges(text: str) -> list[range]:
-    """Parse port ranges such as `60000-60050,60100`. Return an empty list if the text is invalid."""
+    """Parse port ranges such as `60000-60050,60100`. Return an empty list if the text is not valid."""
     ranges = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
@@ -256,7 +259,7 @@ def judge_ports(site: Site) -> Iterator[Finding]:
     if not taken or (asked and free >= len(_USUAL)):
         yield ok(
             name,
-            _("{named} free").format(named=named)
+            _("{named} not in use").format(named=named)
             if not taken
             else _("{named}, {free} of them free").format(named=named, free=free),
         )
@@ -264,8 +267,8 @@ def judge_ports(site: Site) -> Iterator[Finding]:
     yield warning(
         name,
         _("a process listens at {str}").format(str=_(", ").join(map(str, taken[:5]))),
-        expected=_("{named} free").format(named=named),
-        why=_("each HCCL rank listens at one of these ports, and ends with an error if the port is taken"),
+        expected=_("{named} not in use").format(named=named),
+        why=_("each HCCL rank listens on one of these ports, and fails if the port is in use"),
         fix=_("export {range}=auto  # or end the process that listens: ss -ltnp 'sport = :{taken}'").format(
             range=_RANGE, taken=taken[0]
         ),

@@ -1,7 +1,7 @@
 """Checks of Python, verl, and the packages that verl uses: whether they are installed, whether their versions match
-the documents, and whether they fit together.
+verl's documentation, and whether the versions are compatible with each other.
 
-A deviation from the documents is an error only if it is known to fail. Other deviations are warnings.
+A deviation from the documentation is an error only if it is known to fail. Other deviations are warnings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GROUP = "torch.backends"
 
 
 def judge_python(site: Site) -> Iterator[Finding]:
-    """Check that the pin supports this Python."""
+    """Check that the pin supports the installed Python version."""
     need = Need.of(site, Component.PYTHON)
     if site.virtual or need.met_by(Version(site.python)):
         yield ok("python", site.python)
@@ -57,13 +57,16 @@ def judge_python(site: Site) -> Iterator[Finding]:
         "python",
         site.python,
         expected=str(need),
-        why=_("the CANN, torch_npu, and vllm-ascend of this pin have wheels and tests only for these versions"),
+        why=_(
+            "the releases of CANN, torch_npu, and vllm-ascend for this pin are built and tested only for these "
+            "Python versions"
+        ),
         fix=f"conda create -n verl-npu python={version} -y && conda activate verl-npu",
     )
 
 
 def judge_verl(site: Site) -> Iterator[Finding]:
-    """Report the installed verl, and the pin whose requirements apply."""
+    """Report the installed verl version, and the pin that defines the requirements for this version."""
     judged = site.judged
     if judged is None and site.pin is None:
         empty = site.package(Component.TORCH) is None
@@ -72,8 +75,8 @@ def judge_verl(site: Site) -> Iterator[Finding]:
             _("neither verl nor torch in this environment") if empty else _("no verl in this environment"),
             expected=_("one of {pins}").format(pins=_(", ").join(PINS)),
             why=_(
-                "which versions the other packages must have depends on verl; verl is not installed, so no "
-                "versions were compared"
+                "the required versions of the other packages depend on the version of verl; verl is not "
+                "installed, so no versions were compared"
             ),
             fix=_(
                 "{env} --pin v0.7.1  # or another pin; prints the commands that install everything, in order"
@@ -104,8 +107,8 @@ def judge_patches(site: Site) -> Iterator[Finding]:
         yield error(
             "patches",
             _(", ").join(judged.refused),
-            expected=_("versions of verl and transformers that verl-npu's patches fit"),
-            why=_("if one patch of a feature does not fit, verl-npu does not apply the feature at all"),
+            expected=_("versions of verl and transformers that are compatible with verl-npu's patches"),
+            why=_("if one patch of a feature is not compatible, verl-npu does not apply the feature at all"),
             fix=_("verl-npu check --diff  # shows what differs"),
         )
     else:
@@ -114,7 +117,7 @@ def judge_patches(site: Site) -> Iterator[Finding]:
 
 
 def judge_ways_in(site: Site) -> Iterator[Finding]:
-    """Check that every process that imports torch loads verl-npu."""
+    """Check that verl-npu is loaded in every process that imports torch."""
     why = _(
         "`import torch` calls the entry point in every process, including Ray's workers; without the "
         "entry point, verl runs unpatched"
@@ -163,12 +166,12 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Versions of a package that are known not to work."""
+    """Versions of a package that are known to fail with some or all pins."""
 
     component: Component
     versions: SpecifierSet
     pins: tuple[str, ...]
-    """The pins with which these versions do not work. Empty means all pins."""
+    """The pins that these versions do not work with. Empty means all pins."""
     needed: str
     install: str
     """A version that works."""
@@ -177,12 +180,12 @@ class Clash:
     source: str
     """The place where the failure was observed."""
     healed: str = ""
-    """How verl-npu makes the versions work. Empty if it does not."""
+    """How verl-npu makes the versions work. Empty if these versions do not work with verl-npu either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a package version that is known to fail, for one environment."""
+    """The reason why a package version fails in an environment, and the fix."""
 
     why: str
     needed: str
@@ -197,7 +200,7 @@ CLASHES = (
         ("796871d7", "v0.6.1"),
         _("4.52.4 or later"),
         "4.52.4",
-        _("`import verl` ends with a ValueError on NPUs"),
+        _("`import verl` fails with a ValueError on NPUs"),
         _("verl/__init__.py of these pins"),
     ),
     Clash(
@@ -206,7 +209,7 @@ CLASHES = (
         (),
         _("4.53.3 or before, or 4.55.4 or later"),
         "4.57.6",
-        _("transformers 4.54 has no code for NPUs, so flash_attention_2, which verl uses, ends with an ImportError"),
+        _("transformers 4.54 has no code for NPUs, so flash_attention_2, which verl uses, fails with an ImportError"),
         "https://github.com/huggingface/transformers/pull/40151",
     ),
     Clash(
@@ -216,7 +219,7 @@ CLASHES = (
         "4.52.4",
         "4.52.4",
         _(
-            "verl's workers end with `cannot import name 'index_first_axis' from "
+            "verl's workers fail with `cannot import name 'index_first_axis' from "
             "'transformers.integrations.npu_flash_attention'`"
         ),
         "https://github.com/volcengine/verl/issues/3561",
@@ -228,7 +231,7 @@ CLASHES = (
         (),
         _("4.53.3 or before, or 4.55.4 or later"),
         "4.57.6",
-        _("transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and end with `No module named 'flash_attn'`"),
+        _("transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and fail with `No module named 'flash_attn'`"),
         "https://github.com/huggingface/transformers/pull/40151",
         healed="verl-npu's feature attention redirects it to the NPU's own flash attention",
     ),
@@ -236,7 +239,7 @@ CLASHES = (
 
 
 def clash_with(site: Site, component: Component, package: Package) -> Judgement | None:
-    """Return the reason why this version fails in this environment, or None if it is not known to fail."""
+    """Return the reason why this package version fails in this environment, or None if no problem is known."""
     version = package.parsed
     if version is None:
         return None
@@ -319,15 +322,15 @@ _NEEDED: Mapping[Component, _Absence] = {
     Component.RAY: _Absence(Severity.ERROR, _("verl starts its workers with Ray")),
     Component.EINOPS: _Absence(
         Severity.WARNING,
-        _("from 796871d7 to v0.7.1, use_remove_padding and Ulysses end with `No module named 'einops'`"),
+        _("from 796871d7 to v0.7.1, use_remove_padding and Ulysses fail with `No module named 'einops'`"),
     ),
     Component.PEFT: _Absence(Severity.WARNING, _("verl's workers import this package for LoRA")),
     Component.PYARROW: _Absence(
-        Severity.WARNING, _("the package datasets, with which verl reads its data, imports this package")
+        Severity.WARNING, _("verl reads its data with the package datasets, which imports this package")
     ),
     Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("from v0.9.1 on, main_ppo imports this package")),
 }
-"""The packages that every job needs, provided that the pin's documents name them. Only some jobs need the other
+"""The packages that every job needs, provided that the pin's documentation lists them. Only some jobs need the other
 packages."""
 _WHY = {
     Component.TORCH: _("torch_npu and vllm-ascend are built for one release of PyTorch"),
@@ -342,7 +345,8 @@ _WHY = {
 
 
 def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
-    """Check that a package is installed, that NPUs support it, and that a document names its version."""
+    """Check that a package is installed, that the package works on NPUs, and that verl's documentation lists the
+    installed version."""
     need, package = Need.of(site, component), site.package(component)
     unsupported = bool(need.claims) and not need.supported
     if package is None:
@@ -372,13 +376,13 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
 def _why(need: Need) -> str:
     arch = next((claim.arch for claim in need.supported if claim.arch), "")
     if arch:
-        return _("verl's documents name this version for {arch} processors").format(arch=arch)
+        return _("verl's documentation lists this version for {arch} processors").format(arch=arch)
     tested = _("verl {pin} was written for and tested with this version").format(pin=need.pin)
     return _WHY.get(need.component, tested)
 
 
 def _clashing(need: Need, package: Package, clash: Judgement) -> Finding:
-    # The documents of some pins allow versions that fail.
+    # The documentation of some pins allows versions that fail.
     told = bool(need.supported) and package.parsed is not None and not need.met_by(package.parsed)
     # A published environment names a commit, and its other packages belong to that commit.
     named = bool(need.supported) and bool(need.supported[0].revision)
@@ -409,15 +413,13 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
         name,
         str(package),
         expected=str(need),
-        why=_(
-            "this package is made for CUDA, and programs that find this package use it instead of the code for NPUs"
-        ),
+        why=_("this package is built for CUDA, and programs use it instead of their code for NPUs if it is installed"),
         fix=f"pip uninstall -y {name}",
     )
 
 
 def _commit(need: Need, package: Package) -> Finding:
-    """Judge a package whose version is right. If the documents also name a commit, compare the commit."""
+    """Judge a package whose version is correct. If the documentation also names a commit, compare the commit."""
     named = [claim for claim in need.supported if is_commit(claim.revision)]
     others = [claim for claim in need.supported if claim not in named]
     fits = any(package.commit.startswith(claim.revision) for claim in named)
@@ -435,14 +437,14 @@ def _commit(need: Need, package: Package) -> Finding:
 
 
 def _is_named(need: Need, package: Package) -> bool:
-    """Return whether the installed package is exactly the commit that a document names. Its version then does not
-    matter."""
+    """Return whether the installed package is exactly the commit that a document names. In this case, the package's
+    version does not matter."""
     named = (claim.revision for claim in need.supported if is_commit(claim.revision))
     return any(package.commit.startswith(revision) for revision in named)
 
 
 def install_command(need: Need) -> str:
-    """Return the command that installs the version in the first document."""
+    """Return the command that installs the version given in the first document that requires the package."""
     component = need.component
     first = need.supported[0] if need.supported else None
     if first is not None and first.revision and component in _GIT:
@@ -451,7 +453,7 @@ def install_command(need: Need) -> str:
 
 
 def from_git(component: Component, revision: str) -> str:
-    """Return the command that builds a package from source, as upstream's documents do."""
+    """Return the command that builds a package from source, as given in the upstream documentation."""
     url = _GIT[component]
     folder = url.rpartition("/")[2].removesuffix(".git")
     target = "VLLM_TARGET_DEVICE=empty " if component is Component.VLLM else ""
@@ -478,8 +480,8 @@ def judge_torch(site: Site) -> Iterator[Finding]:
             found,
             expected=_("torch {major}.{minor}").format(major=theirs.major, minor=theirs.minor),
             why=_(
-                "libtorch_npu.so is compiled for one release of PyTorch; with another release, `import torch_npu` "
-                "ends with `undefined symbol: _ZN…`"
+                "libtorch_npu.so is compiled for one release of PyTorch; with another release, `import "
+                "torch_npu` fails with `undefined symbol: _ZN…`"
             ),
             fix=fix,
         )
@@ -496,7 +498,8 @@ def judge_torch(site: Site) -> Iterator[Finding]:
 
 
 def judge_engine(site: Site) -> Iterator[Finding]:
-    """Check that vLLM and vllm-ascend fit together. On NPUs, neither of them works without the other."""
+    """Check that the versions of vLLM and vllm-ascend are compatible. On NPUs, neither package works without the
+    other."""
     name = "engine-pair"
     vllm, ascend = site.package(Component.VLLM), site.package(Component.VLLM_ASCEND)
     if site.virtual:
@@ -509,7 +512,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
             name,
             _("vllm-ascend {ascend} without vllm").format(ascend=ascend),
             expected=_("vllm {wanted}").format(wanted=wanted or _("with the same version number")),
-            why=_("vllm-ascend imports vllm, and without vllm, it ends with `No module named 'vllm'`"),
+            why=_("vllm-ascend imports vllm, and fails with `No module named 'vllm'` if vllm is not installed"),
             fix=_exchange(site, Component.VLLM, wanted),
         )
     elif ascend is None and vllm is not None:
@@ -520,7 +523,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
             name,
             _("vllm {vllm} without vllm-ascend").format(vllm=vllm),
             expected=wanted,
-            why=_("vLLM alone does not support NPUs: a rollout ends with `Failed to infer device type`"),
+            why=_("vLLM alone does not support NPUs: a rollout fails with `Failed to infer device type`"),
             fix=_exchange(site, Component.VLLM_ASCEND, _release(vllm.parsed)),
         )
     elif vllm is not None and ascend is not None:
@@ -551,17 +554,18 @@ def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Find
     return warning(
         name,
         found,
-        expected=_("the same version number for both"),
+        expected=_("the same version number for vllm and vllm-ascend"),
         why=_(
-            "vllm-ascend changes vLLM's own classes; with another release of vLLM, vllm-ascend ends with an "
-            "ImportError when it starts, or computes wrong results"
+            "vllm-ascend patches vLLM's own classes; with another release of vLLM, vllm-ascend fails with an "
+            "ImportError when it starts, or computes incorrect results"
         ),
         fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
     )
 
 
 def _wrong_one(site: Site, vllm: Version, ascend: Version) -> tuple[Component, str]:
-    """Return which of the two packages does not fit the pin, and the release of it that the pin requires."""
+    """Return which of the two packages does not match the pin, and the release of this package that the pin
+    requires."""
     if site.pin is not None and Need.of(site, Component.VLLM).met_by(vllm):
         return Component.VLLM_ASCEND, _release(vllm)
     return Component.VLLM, _release(ascend)
@@ -575,8 +579,8 @@ def _exchange(site: Site, part: Component, release: str) -> str:
 
 
 def judge_megatron(site: Site) -> Iterator[Finding]:
-    """Check that MindSpeed and Megatron fit together. If Megatron is missing, importing MindSpeed leaves PyTorch
-    partly patched."""
+    """Check that the versions of MindSpeed and Megatron are compatible. If Megatron is missing, importing MindSpeed
+    leaves PyTorch partly patched."""
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:
@@ -586,7 +590,7 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
             name,
             _("MindSpeed {mindspeed} without Megatron").format(mindspeed=mindspeed),
             expected=f"megatron-core {Need.of(site, Component.MEGATRON)}",
-            why=_("`import mindspeed.megatron_adaptor` fails, and PyTorch stays changed in that process"),
+            why=_("`import mindspeed.megatron_adaptor` fails, and leaves PyTorch partly patched in that process"),
             fix=_("export PYTHONPATH=$PYTHONPATH:/path/to/Megatron-LM  # or: pip install -e Megatron-LM"),
         )
     elif mindspeed is None:
@@ -594,7 +598,9 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
             name,
             _("megatron-core {megatron} without MindSpeed").format(megatron=megatron),
             expected=_("mindspeed {of}").format(of=Need.of(site, Component.MINDSPEED)),
-            why=_("Megatron alone is written for CUDA; on NPUs, verl's Megatron backend needs MindSpeed"),
+            why=_(
+                "without MindSpeed, Megatron runs only on CUDA; on NPUs, verl's Megatron backend requires MindSpeed"
+            ),
             fix="git clone https://gitcode.com/Ascend/MindSpeed.git && pip install -e MindSpeed",
         )
     else:
@@ -609,12 +615,12 @@ def _judge_megatron(name: str, megatron: Package, mindspeed: Package) -> Finding
     return warning(
         name,
         found,
-        expected=_("Megatron {major}.{minor}, for which this MindSpeed is made").format(
+        expected=_("Megatron {major}.{minor}, the release that this version of MindSpeed supports").format(
             major=theirs.major, minor=theirs.minor
         ),
         why=_(
-            "MindSpeed replaces functions of Megatron; with another release of Megatron, training fails, or gives "
-            "wrong results without an error"
+            "MindSpeed replaces functions of Megatron; with another release of Megatron, training fails, or "
+            "computes incorrect results without an error"
         ),
         fix=f"git -C Megatron-LM checkout core_{'v' if theirs.minor < 13 else 'r'}{theirs.base_version}",
     )

@@ -49,13 +49,13 @@ class Probe:
 
     @property
     def about(self) -> str:
-        """The explanation of the probe."""
+        """A description of the probe: its command, and the reason for running the probe."""
         said = _("Runs `{command}` in a separate process; {why}.")
         return said.format(command=self.again, why=self.why)
 
     @property
     def again(self) -> str:
-        """The command that repeats the probe and prints its complete output."""
+        """The command that reruns the probe and prints its full output."""
         return shlex.join(("python", *self.command))
 
 
@@ -134,7 +134,7 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
         yield error(
             asked.name,
             _("a process that still runs after {patience:g} s").format(patience=asked.patience),
-            expected=_("the process to end within the time limit"),
+            expected=_("the process to exit within the time limit"),
             why=asked.why,
             fix=_("{again}  # and read CANN's log in ~/ascend/log").format(again=asked.again),
         )
@@ -168,5 +168,5 @@ def _explained(site: Site, asked: Probe, last: str, said: str) -> Finding:
         fix = _("conda install -c conda-forge libstdcxx-ng  # or use an image with a newer GCC")
     elif _UNDEFINED.search(said):
         needed = _("compiled files that were built for this PyTorch")
-        fix = _("verl-npu doctor --only torch-pair,engine-pair  # says which version is wrong")
+        fix = _("verl-npu doctor --only torch-pair,engine-pair  # reports which version is incorrect")
     return error(asked.name, last, expected=needed, why=asked.why, fix=fix)

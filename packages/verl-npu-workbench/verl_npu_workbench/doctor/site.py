@@ -79,7 +79,8 @@ _ARCHES = {"aarch64": "arm", "arm64": "arm", "x86_64": "x86", "amd64": "x86"}
 
 @dataclass(frozen=True)
 class Site:
-    """One environment on one machine. The defaults describe the machine and the environment of this process."""
+    """A site: one environment on one machine. The defaults describe the machine and the environment of this
+    process."""
 
     pin: Pin | None
     """The pin whose requirements apply. None if no verl is found and the user named no pin."""
@@ -100,7 +101,7 @@ class Site:
 
     @classmethod
     def here(cls, pin: Pin | None, judged: Judged | None) -> Site:
-        """Return a site for this machine and the running Python."""
+        """Return a `Site` that describes this machine and the environment of the current Python interpreter."""
         try:
             shared = shutil.disk_usage("/dev/shm").total
         except OSError:
@@ -111,7 +112,7 @@ class Site:
         return cls(pin, judged, shared_memory=shared, open_files=sys.maxsize if endless else files, arch=arch)
 
     def at(self, path: str) -> Path:
-        """Return the place of an absolute path below `root`."""
+        """Return the path below `root` that corresponds to an absolute path."""
         return self.root / path.lstrip("/")
 
     @cached_property
@@ -125,13 +126,13 @@ class Site:
 
     @cached_property
     def smi(self) -> Answer:
-        """The answer of `npu-smi info`."""
+        """The output of `npu-smi info`."""
         return ask_npu_smi(self.environ)
 
     @property
     def virtual(self) -> str:
-        """The number of virtual NPUs, as the text that the environment has. The text is empty if no virtual NPUs are
-        requested."""
+        """The number of virtual NPUs, as the string in the environment variable, or an empty string if no virtual NPUs
+        are requested."""
         return virtual_npus(self.environ)
 
     @cached_property
@@ -142,7 +143,7 @@ class Site:
 
     @cached_property
     def is_ascend(self) -> bool:
-        """Return whether there is any sign of Ascend software or hardware."""
+        """Return whether any Ascend software or hardware is detected."""
         signs = ("/usr/local/Ascend", "/dev/davinci_manager", "/dev/davinci0")
         named = any(name in self.environ for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"))
         return (
@@ -154,14 +155,14 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """The kind of the NPUs: `a2`, `a3`, or `a5`. The value is empty if it is unknown or mixed."""
+        """The kind of the NPUs: `a2`, `a3`, or `a5`, or an empty string if the kind is unknown or mixed."""
         kinds = {npu.kind for npu in self.smi.npus}
         return kinds.pop() if len(kinds) == 1 else ""
 
     @cached_property
     def named(self) -> Environment | None:
-        """The environment of the pin that matches the most installed packages. If several match equally well, it is
-        the one from verl's documents. None without a pin."""
+        """The environment of the pin that matches the most installed packages, or None if there is no pin. If several
+        environments match equally well, the environment from verl's documentation is used."""
         if self.pin is None:
             return None
         return max(self.pin.environments, key=self._fits)
@@ -189,17 +190,18 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The documents' claims about one component, limited to the claims that apply here."""
+    """A requirement: everything that the documents of a pin claim about one component, limited to the claims that
+    apply to this site."""
 
     component: Component
     pin: str
-    """The name of the pin. The environment's name is added unless it is the environment from verl's documents. Empty
-    if no pin is known; then no version is required."""
+    """The name of the pin. The environment's name is appended unless verl's own documentation describes the
+    environment. Empty if no pin is known; in this case, no version is required."""
     claims: tuple[Claim, ...]
 
     @classmethod
     def of(cls, site: Site, component: Component) -> Need:
-        """Return the need for a component that the site's pin has with the site's rollout engines and kind of NPU."""
+        """Return what the site's pin requires of a component, given the site's rollout engines and kind of NPU."""
         if site.pin is None or site.named is None:
             return cls(component, "", ())
         cell = site.named.cells.get(component)
@@ -209,7 +211,7 @@ class Need:
 
     @property
     def supported(self) -> tuple[Claim, ...]:
-        """The claims that say that the component is needed."""
+        """The claims that require the component."""
         return tuple(claim for claim in self.claims if not claim.unsupported)
 
     def met_by(self, version: Version) -> bool:
@@ -217,26 +219,26 @@ class Need:
         return not self.supported or any(claim.accepts(version) for claim in self.supported)
 
     def at_least_met_by(self, version: Version) -> bool:
-        """Return whether a version is the documented version or a newer one."""
+        """Return whether a version is at least the documented version."""
         named = [Version(each.version) for claim in self.supported for each in SpecifierSet(claim.needs)]
         return self.met_by(version) or not named or version >= min(named)
 
     def at(self, prefix: str = "") -> str:
-        """Return the version to install as the end of a phrase, such as ` of CANN 8.3.RC1`. The result is empty if the
-        documents name no version."""
+        """Return a phrase such as ` of CANN 8.3.RC1` that names the version to install, or an empty string if the
+        documentation does not specify a version."""
         exact = self.exact
         return _(" of {prefix}{exact}").format(prefix=prefix, exact=exact) if exact else ""
 
     @property
     def exact(self) -> str:
-        """The exact version to install. The value is empty if the documents name no version."""
+        """The exact version to install, or an empty string if the documentation does not specify a version."""
         for claim in self.supported:
             if claim.needs.startswith("==") and "*" not in claim.needs and "," not in claim.needs:
                 return claim.needs.removeprefix("==")
         return ""
 
     def __str__(self) -> str:
-        """Describe the documents' claims, without repetitions. Empty if there are none."""
+        """Describe the claims, without repetitions. Return an empty string if there are no claims."""
         named = dict.fromkeys(str(claim).removeprefix("==") for claim in self.claims)
         return f"{' or '.join(named)} ({self.pin})" if named else ""
 
@@ -260,8 +262,8 @@ class Package:
 
     @property
     def parsed(self) -> Version | None:
-        """The parsed version. The value is None if Python packaging cannot parse it, or if it is meaningless, as in a
-        shallow clone."""
+        """The parsed version, or None if the version cannot be parsed as a Python version or is meaningless (for
+        example, in a shallow clone)."""
         try:
             version = Version(self.version)
         except InvalidVersion:
@@ -269,7 +271,8 @@ class Package:
         return None if (version.major, version.minor) == (0, 1) and version.is_devrelease else version
 
     def requirement(self, name: str) -> Requirement | None:
-        """Return the package's unconditional requirement on another package, or None if it has none."""
+        """Return the package's unconditional requirement for another package, or None if there is no such
+        requirement."""
         for text in self.requires:
             try:
                 requirement = Requirement(text)
@@ -292,7 +295,7 @@ class Package:
 
 def installed_packages(path: Sequence[str]) -> dict[str, Package]:
     """Return the packages on `path`, as a mapping from canonical names to packages. If two packages have the same
-    name, the first one counts, as in Python."""
+    name, the first package is used, as in Python."""
     found: dict[str, Package] = {}
     for each in metadata.distributions(path=list(path)):
         name = each.metadata["Name"]
@@ -321,8 +324,7 @@ def _package(name: str, distribution: metadata.Distribution) -> Package:
 
 def distribution_url(name: str, path: Sequence[str]) -> str:
     """Return the source from which pip can reinstall a distribution: a repository's address with a commit, or a file.
-    The result is empty if it came from a package index, or if the source is unknown.
-    """
+    Return an empty string if the distribution came from a package index, or if the source is unknown."""
     for each in metadata.distributions(name=name, path=list(path)):
         content = _json(each.read_text("direct_url.json"))
         url, vcs, folder = str(content.get("url", "")), content.get("vcs_info"), content.get("dir_info")
@@ -342,8 +344,8 @@ def _json(text: str | None) -> dict[str, object]:
 
 
 def _head(checkout: Path) -> tuple[str, str]:
-    """Return the commit and the branch of a git checkout, read from its files without running git. Either may be
-    empty."""
+    """Return the commit and the branch of a git checkout, read from its files without running git. Either string can
+    be empty."""
     try:
         head = (checkout / ".git" / "HEAD").read_text().strip()
     except OSError:
@@ -359,7 +361,7 @@ def _head(checkout: Path) -> tuple[str, str]:
 
 
 def _megatron(entry: Path) -> Package | None:
-    """Return Megatron if `entry` on PYTHONPATH is a checkout of it. Such a checkout has no metadata."""
+    """Return Megatron if `entry` on PYTHONPATH is a Megatron checkout. Such a checkout has no package metadata."""
     try:
         text = (entry / "megatron" / "core" / "package_info.py").read_text()
     except (OSError, ValueError):
@@ -410,7 +412,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of `npu-smi info`."""
+    """The parsed output of `npu-smi info`."""
 
     exists: bool
     problem: str = ""
@@ -451,7 +453,7 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
     last = " ".join(said[-1].strip("| ").split()) if said else "nothing"
     return Answer(
         True,
-        _("`npu-smi info` ends with status {returncode} and says: {last}").format(
+        _("`npu-smi info` exits with status {returncode} and prints: {last}").format(
             returncode=ran.returncode, last=last
         ),
         answer.version,

@@ -31,7 +31,7 @@ _GUIDE = "https://gitcode.com/Ascend/triton-ascend/blob/main/docs/zh/installatio
 
 
 def judge_triton(site: Site) -> Iterator[Finding]:
-    """Check that triton-ascend's files have not been overwritten, and that a matching CANN is installed."""
+    """Check that triton-ascend's files have not been overwritten, and that a matching CANN release is installed."""
     yield _judge_files(site)
     yield _judge_cann(site)
 
@@ -61,11 +61,11 @@ def _judge_files(site: Site) -> Finding:
             expected=_("an intact triton-ascend; {file} is from upstream's triton").format(file=lost)
             if lost
             else _("an intact triton-ascend; triton/backends/ascend is missing"),
-            why=_("without triton-ascend's files, Triton kernels end with `0 active drivers`"),
+            why=_("without triton-ascend's files, Triton kernels fail with `0 active drivers`"),
             fix=fix,
         )
     if need.supported and triton.parsed is not None and need.met_by(triton.parsed):
-        return ok("triton", _("{triton}, which the documents of {pin} name").format(triton=triton, pin=need.pin))
+        return ok("triton", _("{triton}, which the documentation of {pin} lists").format(triton=triton, pin=need.pin))
     if _is_required(ascend, triton):
         return ok("triton", _("{triton}, which triton-ascend {ascend} requires").format(triton=triton, ascend=ascend))
     return warning(
@@ -85,8 +85,8 @@ def _has_backend(package: Package) -> bool:
 
 
 def _is_required(ascend: Package, triton: Package) -> bool:
-    """Return whether triton-ascend itself requires this triton, as it does from 3.2.1 on. triton-ascend is then
-    installed over triton's files."""
+    """Return whether triton-ascend itself requires this Triton, as it does from 3.2.1 on. In this case, triton-ascend
+    is installed over Triton's files."""
     for text in ascend.requires:
         try:
             asked = Requirement(text)
@@ -99,8 +99,8 @@ def _is_required(ascend: Package, triton: Package) -> bool:
 
 
 def _overwritten(ascend: Package, triton: Package) -> str:
-    """Return a file of triton-ascend that upstream's triton has overwritten. Empty if there is none, or if pip's
-    records do not show it."""
+    """Return a file of triton-ascend that upstream's triton has overwritten, or an empty string if there is none, or
+    if pip's records do not show it."""
     own, theirs = _recorded(ascend), _recorded(triton)
     for name, known in own.items():
         if name in theirs and theirs[name] != known and _hash(ascend.folder / name) == theirs[name]:
@@ -146,10 +146,12 @@ def _judge_cann(site: Site) -> Finding:
         both,
         expected=_("CANN {named} ({guide})").format(named=_(" or ").join(named), guide=_GUIDE),
         why=_(
-            "CANN's compiler reads the output of triton-ascend, and each release of triton-ascend is made for "
+            "CANN's compiler reads the output of triton-ascend, and each release of triton-ascend is built for "
             "certain releases of CANN"
         ),
         fix=f"pip install triton-ascend=={others[0]}"
         if others
-        else _("install CANN {named}, or a triton-ascend whose documents name this CANN").format(named=named[0]),
+        else _("install CANN {named}, or a triton-ascend release whose documentation lists the installed CANN").format(
+            named=named[0]
+        ),
     )

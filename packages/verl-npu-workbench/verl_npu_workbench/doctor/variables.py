@@ -1,4 +1,4 @@
-"""Checks the values of the environment variables that the documents for the pins mention."""
+"""Checks the values of the environment variables that the pins' documentation mentions."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class VariableRule:
     why: str
     severity: Severity = Severity.WARNING
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
-    """The stages at which the variable can be judged. Scripts are a stage only if the variable's value is enough to
-    judge it."""
+    """The stages that can check the variable. Scripts are a stage only if the variable's value is enough to judge
+    it."""
     value: str = ""
     """The value to set instead. Empty if it is best to unset the variable."""
 
@@ -59,7 +59,8 @@ def _number(least: float, most: float = float("inf")) -> Judge:
 
 
 def unreadable_devices(text: str) -> str:
-    """Describe what is wrong with a list of visible NPUs on any machine. The result is empty if nothing is wrong."""
+    """Describe the error in a list of visible NPUs, without regard to the machine. Return an empty string if the list
+    is valid."""
     numbers = [each.strip() for each in text.split(",")]
     if not text.strip():
         return _("an empty list of NPUs")
@@ -114,7 +115,7 @@ def _interface(text: str, site: Site) -> str:
 def _sleeping(text: str, site: Site) -> str:
     serves = site.package(Component.VLLM_ASCEND) is not None
     return (
-        _("a value with which vllm-ascend cannot sleep")
+        _("a value that vllm-ascend's sleep mode does not support")
         if serves and EXPANDABLE_SEGMENTS in text.replace(" ", "")
         else ""
     )
@@ -156,10 +157,8 @@ _READS_NZ = Version("0.11.0rc1")
 """The first vllm-ascend release that reads the variable VLLM_ASCEND_ENABLE_NZ."""
 _BINDS_CPUS = Version("0.18.0rc1")
 """The first vllm-ascend release that binds the CPUs of its engines by default, on ARM."""
-_HCCL_REFUSES = _("with any other value, HCCL ends with an error when the first communicator is made")
-_HCCL_MEETS = _(
-    "the ranks of HCCL meet through this interface or address, and do not find each other with a wrong one"
-)
+_HCCL_REFUSES = _("with any other value, HCCL fails when the first communicator is created")
+_HCCL_MEETS = _("the ranks of HCCL connect through this interface or address, and cannot connect if it is incorrect")
 _INTERFACES = _("names of network interfaces that every host has")
 
 _EITHER = (Stage.SCRIPT, Stage.ENVIRONMENT)
@@ -177,13 +176,13 @@ RULES = (
         ALLOCATOR,
         _sleeping,
         _("expandable_segments:False, or no expandable_segments"),
-        _("vllm-ascend's sleep mode ends with `Expandable segments are not compatible with memory pool`"),
+        _("vllm-ascend's sleep mode fails with `Expandable segments are not compatible with memory pool`"),
     ),
     VariableRule(
         VISIBLE_DEVICES,
         _visible,
         _("the numbers of some of this machine's NPUs, separated by commas, each number once"),
-        _("CANN ends with an error, or shows fewer NPUs than the job uses"),
+        _("CANN fails, or shows fewer NPUs than the job uses"),
         Severity.ERROR,
     ),
     VariableRule(
@@ -204,7 +203,7 @@ RULES = (
         "NPU_FA2_SPARSE_MODE",
         _one_of("2", "3"),
         "2 or 3",
-        _("the import of transformers' NPU attention ends with a ValueError"),
+        _("the import of transformers' NPU attention fails with a ValueError"),
         Severity.ERROR,
         stages=_EITHER,
     ),
@@ -216,9 +215,9 @@ RULES = (
         _attention,
         _("an unset variable, though verl's quickstarts for Ascend up to v0.7 export XFORMERS"),
         _(
-            "vllm-ascend ignores this variable and chooses the attention itself. But vLLM 0.8 to 0.10 "
-            "takes XFORMERS as a request for its V0 engine, and ends with NotImplementedError if "
-            "VLLM_USE_V1=1 is set, too"
+            "vllm-ascend ignores this variable and chooses the attention itself. But vLLM 0.8 to 0.10 takes "
+            "XFORMERS as a request for its V0 engine, and fails with NotImplementedError if VLLM_USE_V1=1 is "
+            "set, too"
         ),
         stages=_EITHER,
     ),
@@ -261,7 +260,7 @@ RULES = (
         "GLOO_SOCKET_IFNAME",
         _interface,
         _INTERFACES,
-        _("the CPU process group ends with `Unable to find address for` that name"),
+        _("the CPU process group fails with `Unable to find address for` that name"),
         Severity.ERROR,
     ),
     VariableRule("TP_SOCKET_IFNAME", _interface, _INTERFACES, _("TensorPipe connects through this interface")),
@@ -296,7 +295,7 @@ RULES = (
 
 
 def judge_variables(site: Site) -> Iterator[Finding]:
-    """Yield a finding for each variable with a wrong value. If all values are right, yield one finding that says
+    """Yield a finding for each variable with an invalid value. If all values are valid, yield one finding that says
     so."""
     wrong = [*wrong_variables(site, Stage.ENVIRONMENT)]
     yield from wrong
@@ -306,7 +305,7 @@ def judge_variables(site: Site) -> Iterator[Finding]:
         yield ok("variables", _("{count} documented variables are set, all correctly").format(count=count))
 
 
-_ENDS = _("the import of verl ends with this error")
+_ENDS = _("the import of verl fails with this error")
 _ENDS_UNDER_STRICT = _("with {strict}=1 {ends}").format(strict=environment.STRICT.name, ends=_ENDS)
 _COSTS = {
     environment.SWITCH.name: _("verl-npu stays off, and verl runs unpatched; {ends_under_strict}").format(
@@ -320,12 +319,11 @@ _COSTS = {
         ends_under_strict=_ENDS_UNDER_STRICT
     ),
 }
-"""What happens to a job if the variable has a wrong value."""
+"""What happens to a job if the variable has an invalid value."""
 
 
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
-    """Check those variables of a site whose values can be judged at this stage. Yield a finding for each variable with
-    a wrong value."""
+    """For each environment variable that can be checked at this stage, yield a finding if the value is invalid."""
     yield from _ours(site)
     for rule in RULES:
         text = site.environ.get(rule.name) if stage in rule.stages else None

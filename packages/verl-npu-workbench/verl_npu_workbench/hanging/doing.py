@@ -1,7 +1,7 @@
-"""Tells what a process is doing, from the functions on its stack.
+"""Determines what a process is doing from the functions on its stack.
 
-A single stack only shows where a process is. `verdict` compares several stacks of a process to tell whether it is
-waiting.
+A single stack only shows where a process is. `verdict` compares several stacks of a process to determine whether the
+process is waiting.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Kind(enum.Enum):
 
 
 FOR_OTHERS = frozenset({Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC, Kind.ENGINE, Kind.RAY, Kind.PROCESS})
-"""The activities in which a process waits for another process of the job."""
+"""The activities of a process that waits for another process of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """The activity of one process, and the evidence for it."""
+    """The current activity of one process, and the evidence for it."""
 
     kind: Kind
     call: str = ""
@@ -58,7 +58,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """A function that reveals the activity of a process."""
+    """A function whose presence on a stack reveals the activity of a process."""
 
     kind: Kind
     file: re.Pattern[str]
@@ -161,8 +161,7 @@ _IDLE = (
     (0, re.compile(r"/threading\.py$"), "run"),
     (4, re.compile(r"multiprocessing/resource_sharer\.py$"), "_serve"),
 )
-"""The functions of an idle thread. The number is how many more calls may be on the stack above the function."""
-_QUEUES = re.compile(r"/queues?\.py$")
+"""The functions of an idle thread. The number is the maximum number of calls on the stack above the function."""
 _WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
 _LINES = (
     (Kind.SLEEP, re.compile(r"\bsleep\(|signal\.pause\(")),
@@ -182,7 +181,7 @@ _OWN_THREADS = re.compile(
 
 
 def doing(threads: Sequence[Thread]) -> Doing:
-    """Return the activity of a process. It is the activity of the thread that tells the most."""
+    """Return the activity of a process, based on its most informative thread."""
     found = [each for each in (_doing_of_thread(thread) for thread in threads) if each is not None]
     if not found:
         return Doing(Kind.IDLE)
@@ -192,7 +191,7 @@ def doing(threads: Sequence[Thread]) -> Doing:
 def _weight(each: Doing) -> int:
     if each.kind is Kind.IDLE:
         return 3
-    # The main thread of a driver or a rank makes the steps, so other threads that only wait count less.
+    # The main thread of a driver or a rank runs the steps, so other threads that only wait count less.
     waits_aside = each.kind in (Kind.QUEUE, Kind.LOCK, Kind.SLEEP, Kind.CODE, Kind.OUTSIDE)
     return 1 if waits_aside and each.thread != MAIN else 0
 
@@ -249,12 +248,13 @@ def place(frame: Frame) -> str:
 
 
 def short(file: str) -> str:
-    """Shorten the path of a source file to the part below site-packages, or otherwise to its last two parts."""
+    """Shorten a source file's path to the part below site-packages or, for a file outside site-packages, to the last
+    two components."""
     _, found, name = file.rpartition("/site-packages/")
     return name if found else "/".join(file.split("/")[-2:])
 
 
 def own_frames(threads: Iterable[Thread], name: str, most: int) -> list[Frame]:
-    """Return the innermost frames of a thread that are not in a library."""
+    """Return the innermost frames of a thread, without frames of libraries."""
     found = next((thread.frames for thread in threads if thread.name == name), ())
     return [frame for frame in found if not _LIBRARY.search(frame.file)][:most]

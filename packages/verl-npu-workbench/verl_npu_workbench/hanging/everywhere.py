@@ -35,7 +35,7 @@ class Seen:
     hosts: tuple[str, ...]
     """The hosts that were inspected, by name or address."""
     silent: tuple[str, ...] = ()
-    """The hosts of the Ray cluster that did not answer."""
+    """The hosts of the Ray cluster that did not respond."""
     problem: str = ""
     """The reason why the other hosts could not be inspected; empty if they were."""
 
@@ -49,7 +49,7 @@ def look(asked: str, pause: float = PAUSE) -> Seen:
     """Inspect the processes of a job on all its hosts. Without Ray, only this host is inspected.
 
     Raises:
-        CommandError: there is no such job, or more than one.
+        CommandError: no job matches, or more than one job matches.
     """
     seen = host.processes()
     try:
@@ -90,7 +90,7 @@ def _ask(address: str, job: str, pause: float) -> Seen:
 
 
 def _ask_other_hosts(address: str, job: str, pause: float) -> Mapping[str, object]:
-    """Return the answers of the other hosts. This function runs in a separate process."""
+    """Return the results from the other hosts. This function runs in a separate process."""
     ray = importlib.import_module("ray")
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")

@@ -23,7 +23,7 @@ _RAY_LOG = re.compile(
 _GCS = re.compile(r"--gcs-address=(?P<address>[\w.:\[\]-]{1,200})")
 _RAY_JOB = re.compile(r"[0-9a-f]{8}")
 _NO_JOB = "f" * 8
-"""The job id in a Ray worker that waits for its first task."""
+"""The job ID in a Ray worker that waits for its first task."""
 _MOST_BYTES = 1 << 20
 _LONGEST_TITLE = 160
 _FIRST_WORDS = 400
@@ -48,7 +48,7 @@ class Process:
     seconds: float
     """The processor time of all its threads, in seconds."""
     began: int
-    """The start time in the kernel's clock ticks. Process ids are reused, but the id and the start time together are
+    """The start time in the kernel's clock ticks. Process IDs are reused, but the ID and the start time together are
     unique."""
 
 
@@ -59,7 +59,7 @@ class Rank:
     rank: int
     size: int
     group: str
-    """The address at which the ranks of the group meet."""
+    """The address that the ranks of the group use to connect to each other."""
     local: int
     """The number of ranks of the group on this host. It is 0 if unknown."""
 
@@ -69,14 +69,14 @@ class Job:
     """The part of a job that runs on this host."""
 
     name: str
-    """The id of the Ray job; without Ray, the id of the process that launched the job."""
+    """The ID of the Ray job; without Ray, the ID of the process that launched the job."""
     session: str
     """The folder of Ray's session. Empty without Ray."""
     roots: tuple[int, ...]
 
 
 def processes() -> dict[int, Process]:
-    """Return all processes that this process can see, as a mapping from process ids to processes."""
+    """Return all processes that this process can see, as a mapping from process IDs to processes."""
     found = {}
     for entry in os.scandir(_PROC):
         if entry.name.isdecimal() and (process := process_of(int(entry.name))) is not None:
@@ -85,7 +85,7 @@ def processes() -> dict[int, Process]:
 
 
 def process_of(pid: int) -> Process | None:
-    """Return the kernel's description of a process, or None if it has ended."""
+    """Return the kernel's description of a process, or None if the process has exited."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
         words = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
@@ -98,7 +98,7 @@ def process_of(pid: int) -> Process | None:
 
 
 def rank_of(pid: int) -> Rank | None:
-    """Return the rank of a process. Return None if it has no rank or belongs to another user."""
+    """Return the rank of a process, or None if the process has no rank or belongs to another user."""
     told = environ_of(pid)
     try:
         rank, size = int(told["RANK"]), int(told["WORLD_SIZE"])
@@ -109,7 +109,7 @@ def rank_of(pid: int) -> Rank | None:
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """Return the environment variables with which a process was started. The result is empty if reading it is not
+    """Return the environment variables that a process was started with, or an empty mapping if reading them is not
     permitted."""
     try:
         raw = _read(pid, "environ")
@@ -145,10 +145,10 @@ def is_ray_job(name: str) -> bool:
 
 
 def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job:
-    """Return the job with this Ray job id or process id. If `asked` is empty, return the only job.
+    """Return the job with this Ray job ID or process ID. If `asked` is empty, return the only job.
 
     Raises:
-        CommandError: there is no such job, or more than one.
+        CommandError: no job matches, or more than one job matches.
     """
     found = list(found)
     if asked.isdecimal() and not is_ray_job(asked):
@@ -161,10 +161,10 @@ def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job
         subject="--hang" + (f" {asked}" if asked else ""),
         expected="exactly one job on this host, or the id of a Ray job or of a process after --hang",
         found=f"{len(found)}: {names}" if found else "no visible process of Ray and no rank of torchrun",
-        fix="give one of these ids after --hang"
+        fix="specify one of these IDs after --hang"
         if found
-        else "run this command on a host of the job, as the job's user or as root, or give the id of a "
-        "process of the job",
+        else "run this command on a host of the job, as the job's user or as root, or specify the ID of a process of "
+        "the job",
     )
 
 
@@ -181,7 +181,7 @@ def _job_of_process(pid: int, found: Iterable[Job], seen: Mapping[int, Process])
 
 
 def members(job: Job, seen: Mapping[int, Process]) -> list[Process]:
-    """Return the job's Python processes on this host and their children. Ray's own services are left out."""
+    """Return the job's Python processes on this host and their children. Ray's own services are omitted."""
     roots = {*job.roots}
     return [
         process
@@ -204,8 +204,8 @@ def ancestors(pid: int, seen: Mapping[int, Process]) -> Iterator[int]:
 
 
 def gcs_address(job: Job, seen: Mapping[int, Process]) -> str:
-    """Return the address of a Ray job's cluster, from the command line of the job's raylet. The result is empty if it
-    is not found."""
+    """Return the address of a Ray job's cluster, from the command line of the job's raylet, or an empty string if no
+    address is found."""
     for pid in seen:
         words = _words(pid)
         if "raylet" in words[:400] and job.session and job.session in words:
@@ -231,15 +231,13 @@ def _is_python(pid: int) -> bool:
     try:
         return Path(os.readlink(_PROC / str(pid) / "exe")).name.startswith("python")
     except OSError:
-        # A zombie has no program any more.
+        # A zombie has no program anymore.
         return any(word in _words(pid) for word in _SHELLS)
 
 
 def _ray_job_of(pid: int) -> tuple[str, str] | None:
-    """Return Ray's session folder and the job id, from the log that Ray's library keeps open in the process.
-
-    The id is empty for a worker that has no job yet.
-    """
+    """Return Ray's session folder and the job ID, from the log that Ray's library keeps open in the process, or None
+    if the process has no such log open. The ID is an empty string for a worker without a job."""
     try:
         with os.scandir(_PROC / str(pid) / "fd") as entries:
             files = [os.readlink(entry.path) for entry in entries]
@@ -248,7 +246,7 @@ def _ray_job_of(pid: int) -> tuple[str, str] | None:
     for file in files:
         found = _RAY_LOG.match(file)
         if found:
-            # A driver's worker id begins with its job's.
+            # A driver's worker ID begins with the job's ID.
             name = found["worker"][:8] if found["what"] == "driver" else environ_of(pid).get("RAY_JOB_ID", "")
             return found["session"], name if is_ray_job(name) else ""
     return None

@@ -16,7 +16,7 @@ PAUSE = 5.0
 """The seconds between the first and the last inspection."""
 _LOOKS = 4
 _SHOWN = 4
-"""The most functions of a stack that are shown."""
+"""The maximum number of functions of a stack that are shown."""
 _BUSY, _POLLS = 0.2, 0.02
 """Shares of processor time: above the first, a process is computing; up to the second, it is only polling."""
 _LONGEST = 200
@@ -24,7 +24,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of a job, with all observations of it."""
+    """One process of a job, with everything that was observed about it."""
 
     host: str
     pid: int
@@ -33,12 +33,12 @@ class Member:
     began: int
     """The start time of the process in the kernel's clock ticks."""
     rank: int
-    """The rank of the process. It is -1 if it has none."""
+    """The rank of the process, or -1 if the process has no rank."""
     size: int
     local: int
     """The number of ranks on the process's host. It is 0 if unknown."""
     group: str
-    """The address at which the ranks of the process's group meet."""
+    """The address that the ranks of the process's group use to connect to each other."""
     state: str
     """The kernel's letter for the state of the process at the last inspection."""
     busy: float
@@ -66,7 +66,7 @@ class Member:
 
 
 def short_title(title: str) -> str:
-    """Shorten a command line: drop the folder of the program."""
+    """Shorten a command line by dropping the folder of the program."""
     words = title.split()
     if words and "python" in words[0].rpartition("/")[2]:
         words = [word for word in words[1:] if word not in ("-u", "-m", "-P", "-X")]
@@ -129,7 +129,7 @@ def _member(
 
 
 def as_json(member: Member) -> dict[str, object]:
-    """Return a process as JSON content."""
+    """Return a process as a JSON-serializable object."""
     return {**dataclasses.asdict(member), "kind": member.kind.value, "works": member.works}
 
 

@@ -20,7 +20,8 @@ MAIN = "MainThread"
 _PATIENCE = 10.0
 """The time limit in seconds for one process."""
 _TRIES = 3
-"""The most attempts for one process. Reading may fail, because the process is not paused and changes meanwhile."""
+"""The maximum number of attempts for one process. Reading may fail, because the process is not paused and changes
+meanwhile."""
 _AT_ONCE = 8
 _MOST_FRAMES = 120
 _MOST_THREADS = 60
@@ -56,13 +57,13 @@ class Stacks:
 
 
 def program() -> str:
-    """Look for py-spy beside this interpreter and on PATH, and return its path. The result is empty if py-spy is not
+    """Look for py-spy beside this interpreter and on PATH. Return its path, or an empty string if py-spy is not
     installed."""
     return shutil.which(PACKAGE, path=str(Path(sys.executable).parent)) or shutil.which(PACKAGE) or ""
 
 
 def read(pids: Sequence[int]) -> dict[int, Stacks]:
-    """Return the stacks of several processes. They are read in parallel."""
+    """Read the stacks of several processes in parallel."""
     spy = program()
     if not spy:
         return {pid: Stacks(problem=_("{package} is not installed").format(package=PACKAGE)) for pid in pids}

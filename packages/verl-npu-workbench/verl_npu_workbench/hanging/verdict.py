@@ -1,8 +1,9 @@
 """Judges from the activities of all processes whether a job hangs, and because of which process.
 
-The verdict is HANGS only if no process can end the wait: a process is stopped, a rank has ended or is idle while
+The verdict is HANGS only if no process can end the wait: a process is stopped, a rank has exited or is idle while
 others wait for it, the ranks are in different collectives, or all processes wait for each other. The verdict is STANDS
-if a process waits for something outside the job, or cannot be inspected. A later inspection may then tell more.
+if a process waits for something outside the job, or cannot be inspected. In this case, a later inspection may show
+more.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Verdict(enum.Enum):
     WORKS = _("works")
     """At least one process made progress between the inspections."""
     STANDS = _("stands still")
-    """No process made progress, but one waits for something that may still happen."""
+    """No process made progress, but a process waits for something that may still happen."""
     HANGS = _("hangs")
     """No process made progress, and none can make progress."""
     IDLE = _("idle")
@@ -52,7 +53,7 @@ _OUTSIDE = (Kind.OUTSIDE, Kind.SLEEP, Kind.DEVICE, Kind.CODE, Kind.QUEUE, Kind.U
 
 
 def judge(members: Sequence[Member], whole: bool = True) -> Said:
-    """Judge a job from its processes. `whole` tells whether the processes of all hosts are included."""
+    """Judge a job from its processes. `whole` states whether the processes of all hosts are included."""
     alive = [each for each in members if each.state not in "ZX"]
     seen = [each for each in alive if each.kind is not Kind.UNSEEN]
     for rule in (_stopped, _gone, _unseen, _works, _ranks, _deadlock, _outside):
@@ -95,7 +96,7 @@ def _stopped(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Sa
 
 
 def _gone(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said | None:
-    """Judge a group of ranks that waits for a rank whose process has ended."""
+    """Judge a group of ranks that waits for a rank whose process has exited."""
     for group, ranks in _groups(alive).items():
         size = ranks[0].size
         here = {each.rank for each in ranks}

@@ -47,15 +47,14 @@ class Container:
 def container(
     target: Target, server: Server, npus: int | None = None, image: str = "", mounts: Sequence[str] = ()
 ) -> Container:
-    """Return a container, by default with all NPUs of the server and the target's own image.
+    """Return a container, by default with all NPUs of the server and the image that is documented for the target.
 
-    A container of a published image runs in the background. Besides the folders in `mounts`, it mounts the folders
-    that the image's document mounts.
+    A container of a published image runs in the background. Besides the folders in `mounts`, such a container mounts
+    the folders that the image's documentation lists.
 
     Raises:
-        CommandError: the server has fewer than `npus` NPUs, the target has no image for them, or a mount is not an
-        absolute
-        path.
+        CommandError: the server has fewer than `npus` NPUs, no image exists for the target, or a mount is not an
+            absolute path.
     """
     if npus is not None:
         server.check(npus)
@@ -68,7 +67,7 @@ def container(
                     "same path"
                 ),
                 found=path,
-                fix=_("give a path such as /data"),
+                fix=_("specify a path such as /data"),
             )
     published = target.environment.published and not image
     own = target.image if published else None
@@ -96,17 +95,17 @@ def _own_image(target: Target) -> str:
         else _("use {names} with --for {id}, or ").format(names=names, id=published[0].id)
     )
     raise CommandError(
-        subject=_("an image of verl {target} for {npu} with {arch} processors").format(
+        subject=_("an image with verl {target} for {npu} and {arch} processors").format(
             target=target.name, npu=target.npu.value.upper(), arch=target.arch.value
         ),
         expected=names if target.environment.published else _("a Dockerfile in verl's docker/ascend at this pin"),
         found=_("no image"),
-        fix=_("{other}give an image of your own with --image").format(other=other),
+        fix=_("{other}specify your own image with --image").format(other=other),
     )
 
 
 def docker_run(made: Container) -> str:
-    """Return the command that starts the container with NPUs of this machine."""
+    """Return the `docker run` command that starts the container with access to this machine's NPUs."""
     numbers = range(made.npus)
     # Without verl's --ipc host: with it, docker ignores --shm-size and uses the host's /dev/shm.
     writable = (
@@ -139,12 +138,12 @@ def _name(made: Container) -> str:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file or a folder of the host that is mounted read-only at the same path."""
+    """A file or a folder of the host that is mounted read-only at the same path in the container."""
 
     path: str
     folder: bool
     source: str
-    """The repository and the document that name it."""
+    """The repository and the document that list the file."""
 
     @property
     def volume(self) -> str:
@@ -175,7 +174,7 @@ def npu_device(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A model of a server."""
+    """A server model, such as Atlas 800T A2."""
 
     key: str
     """The server's name on the command line."""
@@ -222,11 +221,11 @@ class Server:
             raise CommandError(
                 subject=f"--npus {npus}",
                 expected=_(
-                    "{allowed}, because Ascend's scheduler accepts only these numbers of NPUs for a pod on {name}"
+                    "{allowed}, because Ascend's scheduler accepts only these NPU counts for a pod on {name}"
                 ).format(allowed=_(", ").join(allowed), name=self.name)
-                + (_(" in a job over {nodes} nodes").format(nodes=nodes) if nodes > 1 else ""),
+                + (_(" in a job on {nodes} nodes").format(nodes=nodes) if nodes > 1 else ""),
                 found=str(npus),
-                fix=_("give one of these numbers with --npus"),
+                fix=_("set --npus to one of these numbers"),
             )
 
     def _is_given(self, npus: int, nodes: int) -> bool:

@@ -1,4 +1,4 @@
-"""A training job on several machines, in a form that KubeRay and Ascend's scheduler accept."""
+"""A training job on several machines that KubeRay and Ascend's scheduler accept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Claim:
     name: str
     """The name of the PersistentVolumeClaim."""
     path: str
-    """The path at which it is mounted."""
+    """The mount path of the volume."""
 
     @property
     def volume(self) -> str:
@@ -32,16 +32,16 @@ class Claim:
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        """Parse `NAME:/path`. Raises CommandError if the text does not have this form."""
+        """Parse `NAME:/path`. Raises CommandError if the text does not have this format."""
         name, _unused, path = text.partition(":")
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or not path.startswith("/"):
             raise CommandError(
                 subject=f"--claim {text}",
                 expected=_(
-                    "NAME:/PATH, where NAME is a PersistentVolumeClaim and PATH is the folder at which it is mounted"
+                    "NAME:/PATH, where NAME is the name of a PersistentVolumeClaim and /PATH is its mount path"
                 ),
                 found=repr(text),
-                fix=_("see verl-npu setup --help"),
+                fix=_("run verl-npu setup --help to see the syntax"),
             )
         return cls(name, path)
 
@@ -70,12 +70,11 @@ def job(
     claims: Sequence[Claim] = (),
     interface: str = "",
 ) -> Job:
-    """Return a job that the cluster accepts.
+    """Return a job after validating it against the cluster's rules.
 
     Raises:
         CommandError: a name is invalid, there is no command, two volumes have the same path, or Ascend's scheduler
-        does
-            not accept the number of NPUs for a pod.
+            does not accept the number of NPUs for a pod.
     """
     _check_name(name)
     _check_queue(queue)
@@ -95,7 +94,8 @@ def _check_name(name: str) -> None:
         raise CommandError(
             subject=f"--name {name}",
             expected=_(
-                "at most {longest_name} lowercase letters, digits, and hyphens, the first of them a letter"
+                "at most {longest_name} lowercase letters, digits, and hyphens, beginning with a letter and not "
+                "ending with a hyphen"
             ).format(longest_name=_LONGEST_NAME),
             found=repr(name),
             fix=_("choose another name"),
@@ -120,7 +120,7 @@ def _check_paths(claims: Sequence[Claim]) -> None:
         if claim.path in taken:
             raise CommandError(
                 subject=f"--claim {claim.name}:{claim.path}",
-                expected=_("a path at which no other volume is mounted"),
+                expected=_("a path that no other volume uses"),
                 found=claim.path,
                 fix="choose another path",
             )

@@ -1,4 +1,4 @@
-"""A RayJob: the manifest with which KubeRay starts a training job on several machines. Either all machines start or
+"""A RayJob: the manifest that KubeRay uses to start a training job on several machines. Either all machines start or
 none.
 
 Written for KubeRay 1.7.0, Volcano with Ascend's plugin, and Ascend's device plugin (github.com/Ascend/mind-cluster at

@@ -1,8 +1,8 @@
-"""The commands that install an environment, in order and with the mistakes to avoid; the files for pip; and
+"""The commands that install an environment, in order and with notes on common mistakes; the files for pip; and
 Dockerfiles.
 
 The user supplies the addresses of two package indexes. TORCH_CPU_INDEX is the index that pytorch.org names for CPU
-builds, and TRITON_ASCEND_INDEX is the one in triton-ascend's documents.
+builds, and TRITON_ASCEND_INDEX is the index in triton-ascend's documentation.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _torch(target: Target) -> Step:
     traps = ["without PIP_CONSTRAINT, later installations replace torch"]
     if x86:
         traps.append(
-            "on x86 the package index's torch is a CUDA build, with which torch_npu does not load: use the +cpu build "
-            "from the index that pytorch.org names for CPUs (TORCH_CPU_INDEX)"
+            "on x86, the package index's torch is a CUDA build, and torch_npu does not load with it: use the "
+            "+cpu build from the index that pytorch.org names for CPUs (TORCH_CPU_INDEX)"
         )
     return Step(
         "torch for CPUs, and torch_npu of the same release",
@@ -121,7 +121,7 @@ def _triton(target: Target) -> Iterator[Step]:
         (
             "both own the folder triton: a later installation of triton breaks it (`0 active drivers`); then repeat "
             "this step",
-            "builds that the package index lacks are in the index that triton-ascend's documents name",
+            "builds that the package index lacks are in the index that triton-ascend's documentation names",
         ),
     )
 
@@ -130,7 +130,7 @@ def _verl_requirements(target: Target) -> Step:
     refused = [each.value for each in (Component.FLASH_ATTN, Component.LIGER_KERNEL) if target.refused(each)]
     traps = ["einops is needed on NPUs, but several releases of verl do not list it"]
     if refused:
-        traps.append(f"never install {' or '.join(refused)}: verl's documents say that they do not work on NPUs")
+        traps.append(f"never install {' or '.join(refused)}: verl's documentation says that they do not work on NPUs")
     return Step("verl's other requirements", ("pip install -r requirements.txt",), tuple(traps))
 
 
@@ -294,7 +294,7 @@ _CONSTRAINED = (
 
 
 def requirements(target: Target) -> str:
-    """Return a requirements file with verl's requirements, except torch, torch_npu, and the engine."""
+    """Return a requirements file that lists verl's requirements, except torch, torch_npu, and the engine."""
     lines = [f"# Requirements of verl {target.name} on NPUs, from its requirements-npu.txt and documents."]
     lines += sorted(
         [
@@ -319,9 +319,9 @@ def _asked(target: Target, component: Component) -> str:
 
 
 def constraints(target: Target) -> str:
-    """Return a constraints file with the versions that no later installation may replace.
+    """Return a pip constraints file that pins the versions that later installation steps must not replace.
 
-    This matters most for torch, because vLLM and other packages require CUDA builds of it.
+    This matters most for torch, because vLLM and other packages require CUDA builds of torch.
     """
     lines = [f"# Versions of verl {target.name} on NPUs. PIP_CONSTRAINT makes pip keep them."]
     if target.arch is Arch.X86:
@@ -360,7 +360,7 @@ _ENVIRONMENT = (
 
 
 def dockerfile(target: Target) -> str:
-    """Return a Dockerfile. The result is empty if verl has no base image for the target, or if a complete image is
+    """Return a Dockerfile, or an empty string if verl has no base image for the target, or if a complete image is
     published."""
     image = target.image
     if image is None or target.environment.published:

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from ..pins import Claim, Component, Environment, Image, Pin
 
 _PYTHONS = ("3.11", "3.10", "3.12")
-"""The Python versions that this package supports. The one that most pins recommend comes first."""
+"""The Python versions that this package supports. The version that most pins recommend comes first."""
 _IMAGE_DOCUMENTS = ("dockerfile", "docker/")
 
 
@@ -26,8 +26,8 @@ class Npu(enum.Enum):
 
     @property
     def soc(self) -> str:
-        """The name of the chip. It is needed to compile vllm-ascend's kernels on a machine without NPUs, as verl's
-        images do."""
+        """The name of the chip. The name is needed to compile vllm-ascend's kernels on a machine without NPUs, as
+        verl's images do."""
         return {Npu.A2: "ascend910b1", Npu.A3: "ascend910_9392", Npu.A5: "ascend950dt_9582"}[self]
 
     @property
@@ -45,7 +45,7 @@ class Arch(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of one installation."""
+    """A pin, the machine to install it on, and the installation options."""
 
     pin: Pin
     arch: Arch
@@ -53,25 +53,24 @@ class Target:
     in_image: bool = False
     """True in verl's own base image. Its versions may be newer than those in verl's installation guide."""
     named: Environment | None = None
-    """One of the pin's environments; None means the one in verl's own documents."""
+    """One of the pin's environments; None means the environment that verl's own documentation describes."""
     jemalloc: bool = False
     """Whether the host's memory allocator is jemalloc."""
 
     @property
     def environment(self) -> Environment:
-        """The environment to install."""
+        """The pin's environment that determines the packages to install and their versions."""
         return self.named or self.pin.environments[0]
 
     @property
     def name(self) -> str:
-        """The name of the pin. The name of the environment is added unless the environment is the one in verl's own
-        documents."""
+        """The name of the pin, with the name of the environment appended unless verl's own documentation describes the
+        environment."""
         return self.pin.name_of(self.environment)
 
     @property
     def image(self) -> Image | None:
-        """The base image in verl's Dockerfile for this pin, or the published image. The value is None if there is
-        neither."""
+        """The base image in verl's Dockerfile for this pin, or the published image, or None if neither exists."""
         fitting = (image for image in self.environment.images if image.npu == self.npu.value)
         return next((image for image in fitting if image.arch in ("", self.arch.value)), None)
 
@@ -83,8 +82,8 @@ class Target:
         return f"verl-npu:{self.pin.name}-{self.npu.value}"
 
     def claim(self, component: Component) -> Claim | None:
-        """Return the claim about a component that the installation follows. Return None if the component is not
-        installed."""
+        """Return the documented claim that determines the installed version of a component, or None if the component
+        is not installed."""
         cell = self.environment.cells.get(component)
         about = cell.about(npu=self.npu.value, arch=self.arch.value) if cell else ()
         claims = sorted((claim for claim in about if not claim.unsupported), key=lambda claim: not claim.npu)
@@ -94,19 +93,20 @@ class Target:
 
     @property
     def documented(self) -> bool:
-        """Whether the documents of verl cover this kind of NPU. The documents of every pin cover A2 and A3."""
+        """Whether verl's documentation covers this kind of NPU. The documentation of every pin covers A2 and A3; only
+        some pins cover A5."""
         cells = self.environment.cells.values()
         return self.npu is not Npu.A5 or any(claim.npu == self.npu.value for cell in cells for claim in cell.claims)
 
     def refused(self, component: Component) -> bool:
-        """Return whether the documents say that a component does not work on NPUs."""
+        """Return whether the documentation states that a component does not work on NPUs."""
         cell = self.environment.cells.get(component)
         return cell is not None and any(claim.unsupported for claim in cell.about())
 
     def specifier(self, component: Component) -> str:
-        """Return the version specifier of a component; the result is empty if any version will do.
+        """Return the version specifier of a component, or an empty string if any version is acceptable.
 
-        On x86, torch's build for CPUs has +cpu in its version; the plain version is a CUDA build.
+        On x86, the version of torch's CPU build ends in +cpu. The plain version is a CUDA build.
         """
         claim = self.claim(component)
         needs = claim.needs if claim else ""

@@ -1,4 +1,4 @@
-"""Finds block sizes with which an overflowing kernel compiles, as near as possible to its author's."""
+"""Finds block sizes that an overflowing kernel compiles with, as near as possible to the author's block sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judg
     reported has been compiled.
 
     Raises:
-        SandboxError: no sandbox can be made on this machine.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     left = [each for each in judged if each.best.verdict in _OVERFLOWS]
     if not left:
@@ -43,8 +43,8 @@ def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judg
 
 
 def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
-    """Try block sizes in order of their distance from the author's. Stop after the first distance at which some
-    fit."""
+    """Try block sizes in order of their distance from the author's. Stop after the first distance that has block sizes
+    that fit."""
     arguments, best = judged.arguments, judged.best
     if arguments is None:
         return judged
@@ -72,8 +72,8 @@ def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
 def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks]]:
     """Return the block sizes to try, each with its number of halvings, fewest halvings first.
 
-    If one side of a block is halved, a buffer shrinks to half its size at best. Block sizes that are halved too
-    few times to remove the overflow are left out.
+    Halving one dimension of a block shrinks a buffer to half its size at best. Block sizes that are halved too few
+    times to remove the overflow are omitted.
     """
     sides = blocks_of(arguments)
     halvings = [range(max(0, (value // _SMALLEST_SIDE).bit_length() - 1) + 1) for value in sides.values()]
@@ -88,8 +88,8 @@ def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks
 
 
 def blocks_of(arguments: Arguments) -> Blocks:
-    """Return the constants that are sides of blocks: those that the configuration sets or, if it sets none, those
-    whose names look like block sizes."""
+    """Return the constants that are block dimensions: the constants that the configuration sets or, if it sets none,
+    the constants whose names look like block sizes."""
     set_by_configuration = {part.partition("=")[0] for part in arguments.label.split(", ") if part}
     return {
         name: value
@@ -111,9 +111,8 @@ def halvings_needed(outcome: Outcome) -> int:
 
 
 def _overflows_too(blocks: Blocks, refused: Blocks, needed: int) -> bool:
-    """Return whether block sizes must overflow because the sizes `refused` did: they are larger, or they are smaller
-    by
-    too few halvings."""
+    """Return whether block sizes must overflow because the sizes `refused` overflowed: they are larger, or they are
+    smaller by too few halvings."""
     if all(blocks[name] >= side for name, side in refused.items()):
         return True
     is_smaller = all(blocks[name] <= side for name, side in refused.items())

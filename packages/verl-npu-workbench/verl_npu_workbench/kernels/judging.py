@@ -41,18 +41,19 @@ class Request:
     seconds: float = 120.0
     """The compiler's time limit, in seconds, for one kernel with one set of arguments."""
     configurations: int = 4
-    """The most configurations of each kernel that are tried. The first one that compiles ends the search."""
+    """The maximum number of configurations of each kernel to try. The search ends at the first configuration that
+    compiles."""
     at_once: int = 1
     unconfined: bool = False
     fit: int = 0
-    """The most block sizes to compile for an overflowing kernel, to find some that fit."""
+    """The maximum number of block sizes to compile for an overflowing kernel, to find some that fit."""
     fresh: bool = False
     """Whether to ignore cached verdicts and compile again."""
     ended: threading.Event = field(default_factory=threading.Event)
-    """Set when nobody is waiting for the verdicts any more."""
+    """Set when nothing is waiting for the verdicts anymore."""
 
     def go_on(self) -> None:
-        """Raise CancelledError if nobody is waiting for the verdicts any more."""
+        """Raise CancelledError if nothing is waiting for the verdicts anymore."""
         if self.ended.is_set():
             raise CancelledError
 
@@ -70,7 +71,7 @@ def read(target: Target, request: Request) -> Read:
     """Return the kernels of a target, with arguments guessed from their source.
 
     Raises:
-        SandboxError: no sandbox can be made on this machine.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     check_possible(request.unconfined)
     found: list[Mapping[str, object]] = []
@@ -113,7 +114,7 @@ def judge(target: Target, kernels: Sequence[Kernel], request: Request) -> list[J
     """Return the verdict on each kernel, in the same order.
 
     Raises:
-        SandboxError: no sandbox can be made on this machine.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     check_possible(request.unconfined)
     done: dict[str, Judged] = {}
@@ -206,8 +207,8 @@ def _compiled(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request:
 
 
 def _ask(target: Target, request: Request, question: Mapping[str, object], seconds: float) -> Mapping[str, object]:
-    """Ask the compiling program a question, and return its answer. If the program failed, the answer has the key
-    `wrong`."""
+    """Send a request to the compiling program, and return the response. If the program failed, the response has the
+    key `wrong`."""
     request.go_on()
     chain = request.toolchain
     own = Path(__file__).resolve().parents[1]
@@ -231,7 +232,7 @@ def _ask(target: Target, request: Request, question: Mapping[str, object], secon
     return answer.content
 
 
-# The answer is not trusted: the kernel's own code may have written it.
+# The response is not trusted: the kernel's own code may have written it.
 
 
 def _objects(content: object) -> list[Mapping[str, object]]:
@@ -243,7 +244,7 @@ def _lists(content: object) -> list[list[object]]:
 
 
 def kernel_of(content: Mapping[str, object]) -> Kernel:
-    """Return a kernel from JSON that is not trusted."""
+    """Create a kernel from untrusted JSON."""
     cases = _objects(content.get("cases"))
     return Kernel(
         name=str(content.get("name", "")),

@@ -28,7 +28,7 @@ _LOOK, _PATIENCE = 0.1, 10.0
 
 
 def read(path: Path) -> list[Kernel]:
-    """Return, for each launch in a file, the kernel with the launch's arguments. The file's content is not trusted.
+    """For each launch in a file, return the kernel with the launch's arguments. The file's content is not trusted.
 
     Raises:
         CommandError: the file cannot be read, has another format, or has no launches.
@@ -69,11 +69,11 @@ def _why(cases: object) -> str:
 def _no_launches(path: Path, found: str) -> CommandError:
     return CommandError(
         subject=str(path),
-        expected=_("a file with recorded launches of Triton kernels, one launch in each line"),
+        expected=_("a file of recorded Triton kernel launches, one launch in each line"),
         found=found,
         fix=_(
-            "record the launches again: run the program with {virtual}=1 and {name}=FILE, let it import "
-            "torch before triton, and launch its kernels on tensors of virtual NPUs"
+            "record the launches again: run the program with {virtual}=1 and {name}=FILE; the program must "
+            "import torch before triton, and launch its kernels on tensors of virtual NPUs"
         ).format(virtual=VIRTUAL_NPUS, name=environment.LAUNCHES.name),
     )
 
@@ -83,7 +83,7 @@ def judge(launched: Sequence[Kernel], request: Request) -> tuple[list[Judged], M
     the reason for each file.
 
     Raises:
-        SandboxError: no sandbox can be made on this machine.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     judged: list[Judged] = []
     unread: dict[str, str] = {}

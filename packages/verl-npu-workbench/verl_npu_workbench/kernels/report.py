@@ -27,7 +27,7 @@ class Report:
 
 
 def status(result: Report) -> Status:
-    """Return the exit status of a run. The status tells whether a kernel fails, no kernel fails, or no kernel could be
+    """Return the exit status of a run, which shows whether a kernel fails, no kernel fails, or no kernel could be
     judged."""
     verdicts = {each.best.verdict for each in result.judged}
     if any(verdict.fails for verdict in verdicts):
@@ -36,8 +36,8 @@ def status(result: Report) -> Status:
 
 
 def stands_for(pair: Pair) -> str:
-    """Name the CANN release to which the compiler corresponds, and say where the compiler differs from that
-    release."""
+    """Return a description of the CANN release that corresponds to the compiler, including the differences between the
+    two."""
     return _(
         "{front} belongs to CANN {cann} ({said_by}); {back} is released separately from CANN, and is newer or older "
         "than the bishengir-compile in your CANN."
@@ -72,13 +72,13 @@ def said(outcome: Outcome, root: Path) -> str:
 
 
 def launched(arguments: Arguments) -> str:
-    """Describe a launch by its pointer types and its grid, because launches of the same kernel differ in these."""
+    """Describe a launch by its pointer types and its grid, which distinguish launches of the same kernel."""
     types = " ".join(each for each in arguments.signature.values() if each.startswith("*"))
     return _("launched with {types}, grid {grid}").format(types=types, grid="x".join(map(str, arguments.grid)))
 
 
 def fitted(judged: Judged) -> str:
-    """Describe the block sizes that fit, or say that none fits."""
+    """Describe the block sizes that fit, or state that no block sizes fit."""
     if not judged.fits:
         return _("none of {count} smaller blocks fits").format(count=judged.searched)
     found = _("; ").join(said_blocks(each) for each in judged.fits)
@@ -91,7 +91,7 @@ def said_blocks(blocks: Blocks) -> str:
 
 
 def content(result: Report) -> dict[str, object]:
-    """Return a report as JSON."""
+    """Return a report as a JSON-serializable object."""
     request = result.request
     return {
         "schema": 1,

@@ -29,12 +29,13 @@ class Target:
 
 
 def find(named: str, unpacked: Path) -> Target:
-    """Return the files with kernels in a module, file, folder, or wheel. A wheel is unpacked into `unpacked`.
+    """Return the files that contain kernels, from a module, a file, a folder, or a wheel. A wheel is unpacked into
+    `unpacked`.
 
     Nothing is imported.
 
     Raises:
-        CommandError: `named` does not exist, or has no kernels.
+        CommandError: `named` does not exist, or contains no kernels.
     """
     path = Path(named)
     if path.suffix == ".whl" and path.is_file():
@@ -54,16 +55,16 @@ def find(named: str, unpacked: Path) -> Target:
         raise CommandError(
             subject=named,
             expected=_("Python source with Triton kernels (@triton.jit)"),
-            found=ngettext("no kernels in {count} file", "no kernels in {count} files", len(candidates)).format(
-                count=len(candidates)
-            ),
-            fix=_("give a module, file, folder, or wheel that has kernels"),
+            found=ngettext(
+                "no Triton kernels in {count} file", "no Triton kernels in {count} files", len(candidates)
+            ).format(count=len(candidates)),
+            fix=_("specify a module, file, folder, or wheel that contains kernels"),
         )
     return Target(root, files)
 
 
 def has_kernels(path: Path) -> bool:
-    """Return whether a file seems to define kernels."""
+    """Return whether a file appears to define kernels."""
     try:
         return path.stat().st_size <= _MOST_BYTES and _KERNEL.search(path.read_bytes()) is not None
     except OSError:
@@ -102,7 +103,7 @@ def _installed(named: str) -> Path:
         subject=named,
         expected=_("an installed module, a Python file, a folder, or a wheel"),
         found=_("a name that is none of these"),
-        fix=_("check the name, or give the folder or the wheel of a package that is not installed"),
+        fix=_("check the name, or specify the folder or the wheel of a package that is not installed"),
     )
 
 
@@ -115,7 +116,7 @@ def _unpacked(wheel: Path, into: Path) -> Path:
                     subject=str(wheel),
                     expected=_("a wheel"),
                     found=_("more than 4 GiB of source code"),
-                    fix=_("give the wheel of another package, or a folder with the kernels"),
+                    fix=_("specify a wheel of another package, or a folder that contains the kernels"),
                 )
             for each in wanted:
                 archive.extract(each, into)
@@ -124,6 +125,6 @@ def _unpacked(wheel: Path, into: Path) -> Path:
             subject=str(wheel),
             expected=_("a wheel"),
             found=str(error),
-            fix=_("download the wheel again, or give its unpacked folder"),
+            fix=_("download the wheel again, or specify its unpacked folder"),
         ) from error
     return into

@@ -37,14 +37,14 @@ _SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A release of triton-ascend and a release of ascendnpu-ir that are used together, and the CANN release to which
-    the two correspond."""
+    """A release of triton-ascend and a release of ascendnpu-ir that are used together, and the corresponding CANN
+    release."""
 
     front: str
     back: str
     cann: str
     said_by: str
-    """The source that says which CANN release the front end corresponds to."""
+    """The source that states which CANN release the front end corresponds to."""
 
     @property
     def text(self) -> str:
@@ -59,7 +59,7 @@ PAIRS: Sequence[Pair] = tuple(
 
 
 class Soc(enum.Enum):
-    """The NPU generations for which kernels can be compiled."""
+    """The NPU generations that kernels can be compiled for."""
 
     A2 = "A2"
     A3 = "A3"
@@ -67,7 +67,7 @@ class Soc(enum.Enum):
 
     @property
     def question(self) -> Mapping[str, object]:
-        """The properties of the NPU that the compiler is given."""
+        """The NPU properties that are passed to the compiler."""
         return _SOCS[self]
 
 
@@ -111,7 +111,7 @@ class Toolchain:
         return f"{self.pair.text}, Python {self.python.version[0]}.{self.python.version[1]}"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of a process that compiles."""
+        """Return the environment variables of the compiling process."""
         own = Path(__file__).resolve().parents[2]
         return {
             "PATH": os.pathsep.join([str(self.folder / "ascendnpuir" / "bin"), "/usr/bin", "/bin"]),
@@ -126,7 +126,7 @@ class Toolchain:
         }
 
     def command(self) -> list[str]:
-        """Return the command that starts the compiling program."""
+        """Return the command line that starts the compiling program."""
         return [self.python.program, *own_python("-m", "verl_npu_workbench.kernels.inside")[1:]]
 
 
@@ -135,19 +135,19 @@ _COMPILER_VARIABLES = ("TRITON_ALL_BLOCKS_PARALLEL", "TRITON_DISABLE_FFTS")
 
 
 def home() -> Path:
-    """Return the folder in which compilers and verdicts are kept."""
+    """Return the folder that caches compilers and verdicts."""
     named = environment.KERNELS.text()
     return Path(named).expanduser() if named else Path.home() / ".cache" / "verl-npu" / "kernels"
 
 
 def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolchain:
-    """Return the compiler for a pair of releases. If it is missing, install it with pip, using the user's pip
-    configuration.
+    """Return the compiler for a pair of releases. If the compiler is not installed, install it with pip, using the
+    user's pip configuration.
 
     Args:
         pair: the two releases.
         python: the interpreter to run the compiler in (default: the first supported one that is found).
-        wheels: a folder with the wheels, for a machine without a network.
+        wheels: a folder with the wheels, for a machine without network access.
 
     Raises:
         CommandError: the compiler cannot be installed, or its files are damaged.
@@ -161,15 +161,15 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
         raise CommandError(
             subject=str(folder),
             expected=_("the complete compiler, as it was installed"),
-            found=_("{file} is missing or has another size").format(file=damaged),
+            found=_("{file} is missing or has an unexpected size").format(file=damaged),
             fix=_("delete this folder; the next run installs the compiler again"),
         )
     return Toolchain(folder, pair, chosen)
 
 
 def _damaged(folder: Path) -> str:
-    """Return a file that differs from pip's RECORD, or an empty string. Without this check, a damaged compiler would
-    crash on kernels."""
+    """Return a file that differs from pip's RECORD, or an empty string if no file differs. Without this check, a
+    damaged compiler would crash on kernels."""
     for record in folder.glob("*.dist-info/RECORD"):
         for line in record.read_text(errors="replace").splitlines():
             name, _unused, size = (*line.rsplit(",", 2), "", "")[:3]
@@ -183,14 +183,14 @@ def _damaged(folder: Path) -> str:
 
 
 def checked(folder: Path) -> Path:
-    """Create a folder and return its path. Raise CommandError if other users can write to the folder, because programs
-    in the folder will be executed."""
+    """Create a folder, and return its path. Raise CommandError if other users can write to the folder, because
+    programs in the folder are executed."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
         raise CommandError(
             subject=str(folder),
-            expected=_("a folder to which only you can write, because compilers in this folder are executed"),
+            expected=_("a folder that only you can write to, because compilers in this folder are executed"),
             found=_("a folder that belongs to {owner} and has the mode {mode}").format(
                 owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"
             ),
@@ -216,7 +216,7 @@ def _python(named: str) -> Python:
         subject=_("the interpreter that triton-ascend runs in"),
         expected=_("Python 3.10 or 3.11, the only versions that triton-ascend supports"),
         found=_(", ").join(seen),
-        fix=_("give an interpreter with --python PATH"),
+        fix=_("specify an interpreter with --python PATH"),
     )
 
 
@@ -268,7 +268,7 @@ def _installer(python: Python) -> list[str]:
         return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
     raise CommandError(
         subject=_("downloading the compiler"),
-        found=_("the Python {program} has no pip, and the program uv is not installed").format(program=python.program),
+        found=_("the Python interpreter {program} has no pip, and uv is not installed").format(program=python.program),
         fix="pip install 'verl-npu-workbench[kernels]'",
     )
 

@@ -42,7 +42,7 @@ class Verdict(enum.Enum):
 
 
 class Stage(enum.Enum):
-    """The stages of the compiler."""
+    """The stages of Ascend's Triton compiler."""
 
     FRONT_END = "front end"
     """Triton's own front end, which reads the Python source."""
@@ -65,7 +65,7 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """The arguments of a launch in the form that the compiler gets."""
+    """The arguments of a launch, in the format that is passed to the compiler."""
 
     signature: Mapping[str, str]
     """The type of each parameter, by Triton's name for it, such as *bf16 or i32."""
@@ -120,11 +120,11 @@ class Outcome:
     file: str = ""
     line: int = 0
     text: str = ""
-    """The text of the source line to which the message refers."""
+    """The text of the source line that the message refers to."""
     notes: tuple[str, ...] = ()
     """Changes that the compiler made automatically after an overflow."""
     signature: Mapping[str, str] = field(default_factory=dict)
-    """The types with which the kernel was compiled. They differ from the guess if the front end refused the guess."""
+    """The types that the kernel was compiled with. They differ from the guess if the front end rejected the guess."""
     seconds: float = 0.0
     cached: bool = False
 
@@ -146,8 +146,8 @@ class Judged:
 
     @property
     def best(self) -> Outcome:
-        """The outcome that decides the verdict on the kernel. It is the first outcome in which the kernel compiles,
-        because Triton's tuner skips configurations that fail. If the kernel compiles in no outcome, it is the first
+        """The outcome that determines the verdict on the kernel. If the kernel compiles in at least one outcome, this
+        is the first such outcome, because Triton's tuner skips configurations that fail. Otherwise, this is the first
         outcome."""
         if not self.tried:
             return Outcome(verdict=Verdict.NOT_JUDGED, why=self.kernel.why)
@@ -156,7 +156,7 @@ class Judged:
 
     @property
     def arguments(self) -> Arguments | None:
-        """The arguments with which the outcome `best` was reached."""
+        """The arguments that produced the outcome `best`."""
         best = self.best
         return next((arguments for arguments, outcome in self.tried if outcome is best), None)
 

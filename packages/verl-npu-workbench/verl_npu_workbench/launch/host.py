@@ -72,7 +72,8 @@ class Host:
 def look(request: Request, environ: Mapping[str, str]) -> Host:
     """Examine this host without starting anything.
 
-    Raises LaunchError if the options contradict each other. Problems of this host are returned as refusals.
+    Raises LaunchError if the options contradict each other. Problems on this host are listed in `refusals` of the
+    returned host.
     """
     nodes, first = _who(request, environ)
     refusals: list[LaunchError] = []
@@ -109,8 +110,8 @@ def look(request: Request, environ: Mapping[str, str]) -> Host:
 
 
 def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return the number of hosts and the name of the head. Raises LaunchError if the options or the scheduler's
-    variables contradict each other."""
+    """Return the number of hosts and the name of the head. Raises LaunchError if the options contradict the
+    scheduler's variables or each other."""
     hosts = request.hosts
     nodes = request.nodes or len(hosts) or 1
     head = request.head or (hosts[0] if hosts else "")
@@ -118,7 +119,7 @@ def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
         expected = _("{count} different hosts, including the head").format(count=nodes)
         raise refused("--hosts", expected, ",".join(hosts), _("correct the list, --nodes, or --head"))
     if nodes > 1 and (head in ("", "localhost") or head.startswith("127.")):
-        expected = _("a name or an address at which the other hosts reach the head")
+        expected = _("a name or an address that the other hosts use to reach the head")
         raise refused("--head", expected, head or _("no head"), _("add --head HOST"))
     for name in ("SLURM_STEP_NUM_NODES", "OMPI_COMM_WORLD_SIZE"):
         if nodes == 1 and environ.get(name, "1") != "1":
@@ -128,10 +129,10 @@ def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: str) -> dict[str, str]:
-    """Return the variables that verl's documents name and that the user has not set, with their values.
+    """Return the variables that verl's documentation names and that the user has not set, with their values.
 
-    `own` is this host's address; it is empty for a job on one host. Raises LaunchError if one of the user's variables
-    names an interface or an address that this host does not have.
+    `own` is this host's address, or an empty string for a job on one host. Raises LaunchError if one of the user's
+    variables names an interface or an address that this host does not have.
     """
     for variable, known in ((_GLOO, [*interfaces]), (_ADDRESS, [*interfaces.values()])):
         if (value := environ.get(variable)) and value not in known:
@@ -149,10 +150,10 @@ def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: st
 
 
 def preload(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that makes the dynamic linker load jemalloc before a program's libraries.
+    """Return the environment variable that makes the dynamic linker load jemalloc before a program's libraries.
 
-    Raises LaunchError if the dynamic linker does not find the library, because every program would then print an
-    error of ld.so.
+    Raises LaunchError if the dynamic linker does not find the library, because otherwise every program would print an
+    ld.so error.
     """
     given = environ.get(_PRELOAD, "")
     if "jemalloc" in given:
@@ -163,7 +164,7 @@ def preload(environ: Mapping[str, str]) -> dict[str, str]:
             "--jemalloc",
             _("the library jemalloc on this host"),
             _("none"),
-            _("install it (`apt install libjemalloc2` or `yum install jemalloc`), or leave out --jemalloc"),
+            _("install it (`apt install libjemalloc2` or `yum install jemalloc`), or omit --jemalloc"),
         )
     return {_PRELOAD: ":".join(filter(None, (library, given)))}
 

@@ -1,5 +1,5 @@
-"""A launch on this host: `ray start` and the job. The hosts are coordinated through a meeting, because Ray itself
-offers none."""
+"""A launch on this host: `ray start` and the job. The hosts coordinate through a meeting (see `meeting`), because Ray
+itself offers no such mechanism."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ GRACE = 60.0
 loss."""
 _ENDING = 10.0
 _TOLD = 120.0
-"""The seconds for which a host that cannot take part tries to report this: to the head or, if this host is the head,
-to the other hosts."""
+"""The time limit, in seconds, for a host that cannot take part to report this: to the head or, if this host is the
+head, to the other hosts."""
 _LOOK = 0.2
 
 
 def launch(host: Host, say: Say) -> int:
-    """Take part in a launch, and return its exit status. Before returning, end all processes that the launch started
-    on this host.
+    """Take part in a launch, and return its exit status. Before returning, terminate all processes that the launch
+    started on this host.
 
     Raises LaunchError if the job is not started.
     """
@@ -50,8 +50,8 @@ def launch(host: Host, say: Say) -> int:
 
 
 def _trouble(host: Host) -> str:
-    """Return the reason why this host cannot take part: its refusals, or the errors that the doctor found. Empty if it
-    can."""
+    """Return the reason why this host cannot take part: its refusals, or the errors that the doctor found. Return an
+    empty string if the host can take part."""
     if host.refusals or not host.request.doctor:
         return "; ".join(map(str, host.refusals))
     with progress.step(_("checking this machine with the doctor")):
@@ -78,7 +78,7 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
     try:
         meeting = Meeting(port, own, host.nodes)
     except OSError as error:
-        fix = _("give all nodes another --port")
+        fix = _("specify another --port on all nodes")
         raise refused(_("port {port}").format(port=port), _("a free port"), str(error.strerror), fix) from error
     processes = ProcessTree()
     try:
@@ -155,8 +155,8 @@ def _lost(member: Member) -> LaunchError:
 
 
 def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tuple[int, str]:
-    """Run the job. Return its exit status, and a sentence about how it ended. Raises LaunchError if the job is not
-    started."""
+    """Run the job. Return its exit status, and a sentence about how the job ended. Raises LaunchError if the job is
+    not started."""
     with progress.step(_("starting Ray")):
         ray = processes.start(host.ray(), host.environ)
         _await(lambda: ray.process.poll() is not None, meeting)

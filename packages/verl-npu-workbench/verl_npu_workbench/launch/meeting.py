@@ -1,7 +1,7 @@
-"""The meeting of a launch's hosts before Ray starts and when the job ends: JSON messages over TCP.
+"""The meeting of a launch's hosts: the exchange of JSON messages over TCP, before Ray starts and when the job ends.
 
-Each host introduces itself, or says why it cannot take part. The head tells all hosts to start Ray and, at the end,
-tells them the job's exit status.
+Each host introduces itself, or reports why it cannot take part. The head tells all hosts to start Ray and, at the end,
+sends them the job's exit status.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 _PATIENCE = 10.0
 _MOST_BYTES = 1 << 20
 _SILENT = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
-"""TCP keep-alive settings with which a connection to a host without power or network fails after half a minute."""
+"""TCP keep-alive settings that make a connection to a host without power or network fail after half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A host, as described in its own introduction."""
+    """A host, as it described itself when it connected to the head."""
 
     name: str
     address: str
@@ -39,7 +39,8 @@ class Member:
 
 
 class Connection:
-    """A connection for messages between two hosts. If one side ends, reading from the other side raises an error."""
+    """A connection for messages between two hosts. If one side closes the connection, reading from the other side
+    raises an error."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(_PATIENCE)
@@ -49,7 +50,7 @@ class Connection:
         self._socket, self._text = connected, b""
 
     def say(self, **message: object) -> None:
-        """Send a message. The message is lost if the other side has ended."""
+        """Send a message. The message is lost if the other side has closed the connection."""
         with suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
@@ -72,7 +73,7 @@ class Connection:
 
 
 class Meeting:
-    """The head's side of the meeting. Raises OSError if the port is taken."""
+    """The head's side of the meeting. Raises OSError if the port is in use."""
 
     def __init__(self, port: int, own: Member, nodes: int) -> None:
         self._listening = socket.create_server(("", port), backlog=1024)
@@ -85,7 +86,7 @@ class Meeting:
         return [self._own, *filter(None, self._connections.values())]
 
     def look(self) -> list[Member]:
-        """Read new messages. Return the hosts that cannot take part or have dropped out."""
+        """Read new messages from the hosts. Return the hosts that cannot take part or have dropped out."""
         while self._listening.fileno() >= 0 and select.select([self._listening], [], [], 0)[0]:
             self._connections[Connection(self._listening.accept()[0])] = None
         lost = []
@@ -132,8 +133,8 @@ class Meeting:
 
 
 def join(address: str, port: int, own: Member, patience: float) -> Connection | None:
-    """Connect to the head as soon as it accepts connections, and introduce this host. Return None if the head does not
-    accept one within `patience` seconds."""
+    """Connect to the head as soon as it accepts connections, and introduce this host. Return the connection, or None
+    if the head accepts no connection within `patience` seconds."""
     ends = time.monotonic() + patience
     while time.monotonic() < ends:
         with suppress(OSError):

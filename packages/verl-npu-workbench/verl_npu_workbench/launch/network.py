@@ -29,7 +29,7 @@ def here() -> dict[str, str]:
 
 
 def resolve(host: str) -> str:
-    """Return the IPv4 address of a host. Raises LaunchError if it has none."""
+    """Return the IPv4 address of a host. Raises LaunchError if the host has no IPv4 address."""
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
@@ -51,6 +51,6 @@ def towards(host: str) -> str:
             raise refused(host, _("a route to this host"), str(error.strerror), _("bring the interface up")) from error
         own = str(asked.getsockname()[0])
     if own.startswith("127."):
-        fix = _("correct the host's entry in /etc/hosts, or give the host's address")
+        fix = _("correct the host's entry in /etc/hosts, or specify the host's address")
         raise refused(host, _("an address that other hosts can reach"), address, fix)
     return own

@@ -5,7 +5,7 @@ side's own inputs. `judging` compares the two, and `causes` looks for the reason
 
 For a script, `running` starts the engine in `vllm` and the trainer in `computing`, which starts verl's own FSDP or
 Megatron engine in `training`; `megatron` records the latter. Within a job, `contribution` has the patch, and `job`
-compares. `report` and `picture` show the result.
+compares. `report` shows the result.
 """
 
 CHUNKS, PREFIX, GRAPHS = "chunked prefill", "prefix cache", "graphs"

@@ -6,6 +6,8 @@ are measured from the recording.
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 import statistics
 import sys
@@ -17,6 +19,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from verl_npu.features.weight_sync.engines.proof import Expected, explain, head_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
@@ -46,6 +49,7 @@ class Reason(str, Enum):
     ROUTING = "routing of experts"
     TEMPERATURE = "temperature"
     FILTER = "top-k or top-p"
+    LABELS = "probability of another token"
     CHUNKS = CHUNKS
     PREFIX = PREFIX
     GRAPHS = GRAPHS
@@ -221,6 +225,7 @@ def _rotary(search: _Search) -> Iterator[Cause]:
     for each in bases:
         if each != base:
             yield Cause(Reason.BASE, f"{each:g} instead of {base:g}", _frequency(each**-steps))
+    yield from _scaled(search.config, *(float(base ** -steps[-1] / each[-1]) for each in (own, frequencies)))
     divided = float((own / frequencies)[: max(1, len(own) // 2)].median())
     for said, values, scaling in (
         *((f"frequencies divided by {each:.4g}", own / each, factor) for each in (float(f"{divided:.2g}"), divided)),
@@ -237,6 +242,26 @@ def _base(config: Any) -> float:
     """Return the rotary base. transformers 5 keeps it among the other settings of the rotary embedding."""
     settings = getattr(config, "rope_parameters", None) or {}
     return float(settings.get("rope_theta") or getattr(config, "rope_theta", 10000.0) or 10000.0)
+
+
+def _scaled(config: Any, own: float, measured: float) -> Iterator[Cause]:
+    """Try the trainer's scaling with other settings, and with the factor that the side's lowest frequency shows."""
+    name = "rope_parameters" if getattr(config, "rope_parameters", None) else "rope_scaling"
+    settings = getattr(config, name, None) or {}
+    kind, first = settings.get("rope_type"), settings.get("original_max_position_embeddings")
+    if kind not in ROPE_INIT_FUNCTIONS or not first or not math.isfinite(measured):
+        return
+    factor, truncated, size = float(f"{measured:.3g}"), settings.get("truncate", True), config.max_position_embeddings
+    for said, change, positions in (
+        # Until 4.55, transformers divides the two sizes.
+        (f"a factor of {factor:.3g} instead of {own:.3g}", {"factor": factor}, round(factor * first)),
+        (f"truncate is {not truncated} instead of {truncated}", {"truncate": not truncated}, size),
+        (f"the ramp of {first} positions instead of {size}", {}, first),
+    ):
+        changed = copy.deepcopy(config)
+        setattr(changed, name, {**settings, **change})
+        changed.max_position_embeddings = positions
+        yield Cause(Reason.SCALING, said, _frequency(*ROPE_INIT_FUNCTIONS[kind](changed, torch.device("cpu"))))
 
 
 def _turned(search: _Search) -> tuple[torch.Tensor, float]:
@@ -448,6 +473,45 @@ def _routing(search: _Search) -> Iterator[Cause]:
         yield Cause(Reason.BIAS, "without e_score_correction_bias", _parameters({name: torch.zeros_like(bias)}))
 
 
+def _chosen(search: _Search) -> Iterator[Cause]:
+    """Measure the weight of each expert for each bad token."""
+    exact, name, bad = search.pair.exact, search.operator.name, search.judgement.beyond
+    given, made = (search.recording.values[f"{name}:{each}"][bad].double() for each in ("in", "out"))
+    if len(search.module.gate.weight) >= made.shape[1] or not bool(made.isfinite().all()):
+        return
+    right = exact.compute(search.operator, search.recording.values)[bad]
+    outputs, shared = exact.experts(name, given)
+    used, own = (
+        torch.linalg.lstsq(outputs.transpose(1, 2), (each - shared)[..., None]).solution[..., 0]
+        for each in (made, right)
+    )
+    count = search.config.num_experts_per_tok
+    experts = [sorted(each[0].abs().topk(count)[1].tolist()) for each in (used, own)]
+    place = exact.places[bad][0], exact.rows[bad][0]
+    said = "token {} of sequence {} has the experts {} instead of {}".format(*place, *experts)
+    if experts[0] == experts[1]:
+        weights = [[f"{float(each[0, number]):.3g}" for number in experts[0]] for each in (used, own)]
+        said = "token {} of sequence {} has experts' weights of {} instead of {}".format(
+            *place, *map(", ".join, weights)
+        )
+
+    def edit(reference: Reference) -> Iterator[tuple[Any, str, Any]]:
+        module = reference.module(name)
+        before = module.forward
+
+        def forward(hidden: torch.Tensor) -> torch.Tensor:
+            found = before(hidden)
+            found = found[0] if isinstance(found, tuple) else found
+            mine = found.clone()
+            each, rest = reference.experts(name, hidden[0][bad])
+            mine[0, bad] = (each * used.to(each.dtype)[..., None]).sum(1) + rest
+            return mine
+
+        yield module, "forward", forward
+
+    yield Cause(Reason.ROUTING, said, edit)
+
+
 def _sampled(search: _Search) -> Iterator[Cause]:
     own, sampling = search.pair.exact.conditions.temperature, search.sampling
     measured = _minimum(lambda value: search.error(_set("temperature", value)), own)
@@ -457,6 +521,24 @@ def _sampled(search: _Search) -> Iterator[Cause]:
     if sampling.top_k > 0 or sampling.top_p < 1:
         said = f"log-probabilities among the tokens that top_k={sampling.top_k} and top_p={sampling.top_p} keep"
         yield Cause(Reason.FILTER, said, _set("kept", lambda logits: _kept(sampling, logits)))
+
+
+def _labels(search: _Search) -> Iterator[Cause]:
+    """Try what ranks compute if each shifts only its own part of a packed batch: its last label is its first token."""
+    batch, answers = search.recording.batch, search.recording.batch.answers()
+    for groups, parts in itertools.product((1, 2, 4), (2, 4, 8)):
+        targets = batch.targets()
+        for group in range(groups):
+            rows = range(group, len(batch.tokens), groups)
+            packed = [(row, at) for row in rows for at in range(len(batch.tokens[row]))]
+            length = -(-len(packed) // parts)
+            for begin in range(0, len(packed) - length + 1, length):
+                if packed[begin + length - 1] in answers:
+                    row, at = packed[begin]
+                    targets[answers.index(packed[begin + length - 1])] = batch.tokens[row][at]
+        if not torch.equal(targets, batch.targets()):
+            said = f"at the end of each of {parts} parts of packed sequences, the part's first token"
+            yield Cause(Reason.LABELS, said, _set("targets", targets))
 
 
 def _kept(sampling: Sampling, logits: torch.Tensor) -> torch.Tensor:
@@ -494,8 +576,9 @@ _CANDIDATES: Mapping[Kind, tuple[Callable[[_Search], Iterator[Cause]], ...]] = {
     Kind.LINEAR: (_linear, _weights, _fitted),
     Kind.HEAD: (_linear, _weights),
     Kind.ROUTER: (_linear, _weights),
-    Kind.EXPERTS: (_routing, _weights),
-    Kind.LOGPROBS: (_sampled,),
+    Kind.EXPERTS: (_routing, _weights, _chosen),
+    Kind.LOGPROBS: (_sampled, _labels),
+    Kind.FUSED: (_sampled, _labels),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from verl_npu.errors import RolloutError
 
 from .causes import Cause, Reason, Sampling, cause_of, exchanged
-from .judging import Judgement, Pair, Verdict, first_bad, judge, pair_of
+from .judging import MARGIN, Judgement, Pair, Verdict, first_bad, judge, pair_of
 from .recording import LOGPROBS, Recording
 from .reference import operators
 
@@ -84,8 +84,6 @@ class Comparison:
     cause: Cause | None = None
     remaining: Numbers | None = None
     """How far the side is from the reference that computes with the cause, in the side's dtype."""
-    graphs: Numbers | None = None
-    """How far the engine with graphs is from the reference in its dtype, if `side` is this engine."""
 
 
 def compare(
@@ -139,13 +137,10 @@ def compare(
     remaining = None
     # Only the first layer knows the keys of pad tokens.
     known = cause is not None and cause.edit is not None and cause.reason is not Reason.PADDING
-    captured = None
-    if side is Side.GRAPHS and LOGPROBS in recording.values:
-        captured = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])
     if cause is not None and known and LOGPROBS in recording.values:
         with exchanged(cause.whole or cause.edit, pair.rounded):
             remaining = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])
-    return Comparison(judged, apart, bad, side, cause, remaining, captured)
+    return Comparison(judged, apart, bad, side, cause, remaining)
 
 
 def _streams(recording: Recording, pair: Pair) -> list[tuple[str, float, float]]:
@@ -160,3 +155,37 @@ def _streams(recording: Recording, pair: Pair) -> list[tuple[str, float, float]]
         for name, exact, rounded in streams
         if name in recording.values
     ]
+
+
+def content(made: Comparison, not_shown: Sequence[str]) -> dict[str, object]:
+    """Return a comparison as JSON. `not_shown` lists the circumstances of the job that the comparison leaves out."""
+    bad, cause = made.first, made.cause
+    missing = [
+        f"{side.value}: {name} was not recorded"
+        for side, judged in made.sides.items()
+        for name in ("norm:out", LOGPROBS)
+        if name not in judged.recording.values
+    ]
+    return {
+        "first": bad and made.side and {"side": made.side.value, **_judgement(bad)},
+        "cause": cause and {"reason": cause.reason.value, "said": cause.said},
+        "numbers": made.numbers and asdict(made.numbers),
+        "remaining": made.remaining and asdict(made.remaining),
+        "margin": MARGIN,
+        "sides": {side.value: _side(judged) for side, judged in made.sides.items()},
+        "not_shown": [*not_shown, *missing],
+    }
+
+
+def _side(judged: Judged) -> dict[str, object]:
+    return {
+        "dtype": str(judged.recording.dtype).removeprefix("torch."),
+        "operators": [_judgement(each) for each in judged.operators],
+        "streams": [dict(zip(("name", "error", "rounding"), each, strict=True)) for each in judged.streams],
+    }
+
+
+def _judgement(each: Judgement) -> dict[str, object]:
+    names = {"operator": each.operator.name, "kind": each.operator.kind.value, "verdict": each.verdict.value}
+    values = {name: getattr(each, name) for name in ("error", "rounding", "ratio", "tokens")}
+    return {**names, **values, "flips": each.flips and asdict(each.flips)}

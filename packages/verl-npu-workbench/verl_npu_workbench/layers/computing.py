@@ -19,9 +19,8 @@ from verl_npu.features.weight_sync.transport.tensors import digest_of
 from ..simulation.rollout.model import own_modules
 from . import ANSWERS, ASK, RESULT, training
 from .causes import Reason, Sampling
-from .comparing import compare
+from .comparing import compare, content
 from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
-from .report import content
 from .vllm import read
 
 

@@ -23,11 +23,11 @@ from ..simulation.rollout import NAME
 from ..simulation.rollout.model import build, text_settings
 from ..simulation.rollout.weights import Weights
 from .causes import Sampling
-from .comparing import compare, numbers
+from .comparing import compare, content, numbers
 from .computing import generated
 from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
-from .report import content
-from .running import IN_JOBS, lines_of
+from .report import lines_of
+from .running import IN_JOBS
 
 # verl's objects, which have no types.
 Worker: TypeAlias = Any

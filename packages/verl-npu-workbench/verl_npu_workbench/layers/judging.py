@@ -12,7 +12,7 @@ from enum import Enum
 
 import torch
 
-from .recording import Batch, Recording
+from .recording import HEAD, Batch, Recording
 from .reference import Kind, Operator, Reference, causal, operators
 
 MARGIN = 4.0
@@ -101,7 +101,8 @@ def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
 
     A block of operators is judged as a whole only if one of its operators was not recorded. All layers are judged as
-    a whole only if the residual stream was not recorded.
+    a whole only if the residual stream was not recorded. The head is judged with the log-probabilities only if there
+    are no logits.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))
@@ -111,6 +112,8 @@ def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
         if operator.kind in (Kind.BLOCK, Kind.MLP) and not any(name.startswith(operator.name) for name in missing):
             continue
         if operator.kind is Kind.MODEL and "norm:in" in values:
+            continue
+        if operator.kind is Kind.FUSED and f"{HEAD}:out" in values:
             continue
         yield judge_one(operator, recording, pair)
 

@@ -36,6 +36,7 @@ class Kind(str, Enum):
     MODEL = "all layers"
     HEAD = "head"
     LOGPROBS = "log-probabilities"
+    FUSED = "head and log-probabilities"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def operators(decoder: Any) -> Iterator[Operator]:
     yield Operator("layers", Kind.MODEL, (), ("norm:out",))
     yield _of_module(HEAD, Kind.HEAD)
     yield Operator(LOGPROBS, Kind.LOGPROBS, (f"{HEAD}:out",), (LOGPROBS,))
+    yield Operator(LOGPROBS, Kind.FUSED, ("norm:out",), (LOGPROBS,))
 
 
 def _of_attention(name: str, layer: Any) -> Iterator[Operator]:
@@ -148,6 +150,8 @@ class Conditions:
     """The temperature at which the trainer computes log-probabilities."""
     kept: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Marks the logits that a filter of the sampler keeps."""
+    targets: torch.Tensor | None = None
+    """The tokens whose log-probabilities are computed, if these are not the answers' tokens."""
     positions: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Changes the positions of tokens."""
     allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
@@ -202,8 +206,7 @@ class Reference:
     def logprobs(self) -> torch.Tensor:
         """Compute the log-probabilities of the answers' tokens with the whole model, [answers, 1]."""
         with self._mode():
-            hidden = self.layers()[self.batch.answer_rows()]
-            return self.chosen(self.module(HEAD)(hidden))
+            return self._fused(self.layers())
 
     def stream(self) -> list[torch.Tensor]:
         """Compute the residual stream before each layer, and before the last norm."""
@@ -250,11 +253,15 @@ class Reference:
             found.append(hidden)
         return found
 
+    def _fused(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.chosen(self.module(HEAD)(hidden[self.batch.answer_rows()]))
+
     def chosen(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the log-probabilities of the answers' tokens."""
         if self.conditions.kept is not None:
             logits = logits.masked_fill(~self.conditions.kept(logits), -torch.inf)
-        return chosen(logits, self.batch.targets(), self.conditions.temperature)
+        targets = self.batch.targets() if self.conditions.targets is None else self.conditions.targets
+        return chosen(logits, targets, self.conditions.temperature)
 
     # All sequences are computed as one, with a mask between them.
 
@@ -313,6 +320,18 @@ class Reference:
         function = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
         heads = (each.transpose(0, 1)[None] for each in split)
         return _tensor(function(module, *heads, mask, scaling=module.scaling, dropout=0.0)[0][0].flatten(1))
+
+    def experts(self, name: str, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the output of each expert for each token, [tokens, experts, features], and that of shared experts."""
+        owner = self.module(name)
+        with self._mode():
+            if isinstance(owner.experts, torch.nn.ModuleList):
+                made = [each(hidden) for each in owner.experts]
+            else:
+                ones, own = hidden.new_ones(len(hidden), 1), hidden.new_zeros(len(hidden), 1, dtype=torch.long)
+                made = [owner.experts(hidden, own + number, ones) for number in range(len(owner.gate.weight))]
+            shared = getattr(owner, "shared_experts", torch.zeros_like)
+            return torch.stack(made, dim=1), shared(hidden)
 
     def block(self, name: str, hidden: torch.Tensor) -> torch.Tensor:
         """Return the output of a layer's whole attention block, including its projections."""
@@ -389,5 +408,6 @@ _WITHOUT: Mapping[Kind, Callable[..., torch.Tensor]] = {
     Kind.ROUTER: lambda own, name, given: torch.nn.functional.linear(given, own.module(name).weight),
     Kind.MODEL: lambda own, name: own.layers(),
     Kind.LOGPROBS: lambda own, name, given: own.chosen(given),
+    Kind.FUSED: lambda own, name, hidden: own._fused(hidden),
 }
 """Operators that are not one module."""

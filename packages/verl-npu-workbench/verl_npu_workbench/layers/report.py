@@ -1,52 +1,78 @@
-"""The result of a comparison as JSON."""
+"""Shows the result of a comparison as lines, and as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from .comparing import Comparison, Judged
-from .judging import MARGIN, Judgement
-from .recording import LOGPROBS
-
-
-def content(made: Comparison, not_shown: Sequence[str]) -> dict[str, object]:
-    """Return a comparison as JSON. `not_shown` lists the circumstances of the job that the comparison leaves out."""
-    bad, cause = made.first, made.cause
-    missing = [
-        f"{side.value}: {name} was not recorded"
-        for side, judged in made.sides.items()
-        for name in ("norm:out", LOGPROBS)
-        if name not in judged.recording.values
-    ]
-    return {
-        "first": bad and made.side and {"side": made.side.value, **_judgement(bad)},
-        "cause": cause and {"reason": cause.reason.value, "said": cause.said},
-        "numbers": made.numbers and asdict(made.numbers),
-        "remaining": made.remaining and asdict(made.remaining),
-        "graphs": made.graphs and asdict(made.graphs),
-        "margin": MARGIN,
-        "sides": {side.value: _side(judged) for side, judged in made.sides.items()},
-        "not_shown": [*not_shown, *missing],
-    }
+from verl_npu.language import gettext as _
 
 
-def _side(judged: Judged) -> dict[str, object]:
-    return {
-        "dtype": str(judged.recording.dtype).removeprefix("torch."),
-        "operators": [_judgement(each) for each in judged.operators],
-        "streams": [{"name": name, "error": error, "rounding": rounding} for name, error, rounding in judged.streams],
-    }
+def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
+    """Return the result for a person, with the first bad operator and its cause in front."""
+    first, cause, apart = result["first"], result["cause"], result["numbers"]
+    found: list[str] = []
+    if first:
+        found.append(
+            _("{side}, {operator}: {verdict}. Its error is {error:.1e}; rounding gives {rounding:.1e}.").format(
+                **first
+            )
+        )
+        found.append(
+            _("Cause: {reason}: {said}.").format(**cause)
+            if cause
+            else _("Cause: unknown. Nothing that was tried explains it.")
+        )
+    else:
+        found.append(_("No operator differs by more than rounding."))
+    if apart:
+        found.append(
+            _(
+                "kl {k1:.2e} (k1), {k3:.2e} (k3); probabilities differ by {mean_difference:.2e} on average, by "
+                "at most {max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective "
+                "sample size {effective:.1%}"
+            ).format(**apart)
+        )
+    if result["remaining"]:
+        found.append(
+            _("kl {k3:.2e} (k3) remains if the reference computes with this cause").format(**result["remaining"])
+        )
+    counts = _(", ").join(f"{name}: {len(side['operators'])}" for name, side in result["sides"].items())
+    found.append(_("Operators compared: {counts}.").format(counts=counts))
+    return found
 
 
-def _judgement(each: Judgement) -> dict[str, object]:
-    return {
-        "operator": each.operator.name,
-        "kind": each.operator.kind.value,
-        "verdict": each.verdict.value,
-        "error": each.error,
-        "rounding": each.rounding,
-        "ratio": each.ratio,
-        "tokens": each.tokens,
-        "flips": each.flips and asdict(each.flips),
-    }
+def draw(result: Mapping[str, Any], path: Path) -> None:
+    """Draw the error of the residual stream at each layer into a PNG file.
+
+    Each side whose stream was recorded is drawn, with a band that marks rounding.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    # With graphs, only outputs are recorded.
+    drawn = [(name, side) for name, side in result["sides"].items() if side["streams"]]
+    for (name, side), colour in zip(drawn, ("#b45309", "#0b62d6"), strict=False):
+        streams = side["streams"]
+        places = [each["name"].removesuffix(".input_layernorm").removeprefix("layers.") for each in streams]
+        axes.plot(places, [each["error"] for each in streams], "o-", color=colour, label=name, markersize=3)
+        band = [each["rounding"] for each in streams]
+        axes.fill_between(
+            places,
+            [each / result["margin"] for each in band],
+            [each * result["margin"] for each in band],
+            color=colour,
+            alpha=0.15,
+            linewidth=0,
+            label=_("{side}: rounding in {dtype}").format(side=name, dtype=side["dtype"]),
+        )
+    axes.set_yscale("log")
+    axes.set_xlabel(_("before the layer"))
+    axes.set_title(_("error of the residual stream, relative to float64"), fontsize=10)
+    axes.grid(color="#d0d1d2", linewidth=0.6)
+    axes.legend(fontsize=8, frameon=False)
+    figure.savefig(path, format="png", dpi=110)

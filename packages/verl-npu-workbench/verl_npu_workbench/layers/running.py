@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,9 +26,10 @@ from ..rehearse.preparation import chosen_architecture, small_model_of
 from ..sandbox import available_memory
 from . import ASK, CHUNKS, GRAPHS, PREFIX, RESULT
 
-_LENGTHS, _SHARED, _NEW, _LONGEST = (7, 20, 150, 140), 130, 12, 256
-"""The lengths of the prompts, the number of tokens that the last two share, which is more than a block of the cache,
-the length of the answers, and the engine's limit."""
+_LENGTHS, _SHARED, _NEW, _LONGEST = (20, 150, 7, 140), 130, 12, 256
+"""The lengths of the prompts, the number of tokens that two of them share, which is more than a block of the cache,
+the length of the answers, and the engine's limit. The middle of the packed sequences is within an answer: two ranks
+may divide them there."""
 _GIB = 1 << 30
 _CHUNK, _WHOLE = 64, 2048
 """The tokens that the engine computes at once with and without chunked prefill."""
@@ -196,7 +197,7 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "max_num_seqs": len(_LENGTHS),
     }
     prompts = [numbers.choices(tokens, k=length) for length in _LENGTHS]
-    prompts[-1][:_SHARED] = prompts[-2][:_SHARED]
+    prompts[3][:_SHARED] = prompts[1][:_SHARED]
     return {
         "engine": engine,
         "exchanged": {name: change for name, change in exchanged.items() if change},
@@ -252,7 +253,12 @@ def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
                 }
             }
             if megatron
-            else {"ulysses": shared, "model_dtype": settings.text(f"{_FSDP}.model_dtype") or "fp32"}
+            else {
+                "ulysses": shared,
+                "model_dtype": settings.text(f"{_FSDP}.model_dtype") or "fp32",
+                "fused": settings.truth(f"{MODEL}.use_fused_kernels")
+                and (settings.text(f"{MODEL}.fused_kernel_options.impl_backend") or "torch"),
+            }
         ),
     }
 
@@ -342,43 +348,3 @@ def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -
                 "about the reason"
             ),
         )
-
-
-def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
-    """Return the result for a person, with the first bad operator and its cause in front."""
-    first, cause, apart = result["first"], result["cause"], result["numbers"]
-    found: list[str] = []
-    if first:
-        found.append(
-            _("{side}, {operator}: {verdict}. Its error is {error:.1e}; rounding gives {rounding:.1e}.").format(
-                **first
-            )
-        )
-        found.append(
-            _("Cause: {reason}: {said}.").format(**cause)
-            if cause
-            else _("Cause: unknown. Nothing that was tried explains it.")
-        )
-    else:
-        found.append(_("No operator differs by more than rounding."))
-    if apart:
-        found.append(
-            _(
-                "kl {k1:.2e} (k1), {k3:.2e} (k3); probabilities differ by {mean_difference:.2e} on average, by "
-                "at most {max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective "
-                "sample size {effective:.1%}"
-            ).format(**apart)
-        )
-    if result["graphs"]:
-        found.append(
-            _("kl {k1:.2e} (k1), {k3:.2e} (k3) between the reference and the engine with graphs").format(
-                **result["graphs"]
-            )
-        )
-    if result["remaining"]:
-        found.append(
-            _("kl {k3:.2e} (k3) remains if the reference computes with this cause").format(**result["remaining"])
-        )
-    counts = _(", ").join(f"{name}: {len(side['operators'])}" for name, side in result["sides"].items())
-    found.append(_("Operators compared: {counts}.").format(counts=counts))
-    return found

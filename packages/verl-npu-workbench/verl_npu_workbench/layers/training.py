@@ -89,6 +89,7 @@ def main(folder: Path) -> None:
         {
             "temperature": asked["settings"]["temperature"],
             "use_remove_padding": asked["trainer"]["remove_padding"],
+            "use_fused_kernels": bool(asked["trainer"].get("fused")),
             "use_dynamic_bsz": False,
             "micro_batch_size_per_gpu": len(rows),
             "pad_token_id": 0,
@@ -141,6 +142,8 @@ def _engine(asked: dict[str, Any]) -> Any:
         path=asked["engine"]["model"],
         load_tokenizer=False,
         use_remove_padding=trainer["remove_padding"],
+        use_fused_kernels=bool(trainer.get("fused")),
+        fused_kernel_options={"impl_backend": trainer.get("fused")},
         enable_gradient_checkpointing=False,
         override_config={"attn_implementation": asked["attention"]},
     )

@@ -21,7 +21,7 @@ _BACK = 60.0
 
 
 def seconds(text: str) -> float | None:
-    """Return the time at the beginning of a text, in seconds, or None if there is none."""
+    """Return the time at the beginning of a text, in seconds, or None if the text does not begin with a time."""
     found = _STAMP.match(text)
     if found is None:
         return None
@@ -38,7 +38,7 @@ class Clocks:
     """The clocks of the hosts whose lines are in one log."""
 
     hosts: dict[str, str] = field(default_factory=dict)
-    """The host of each process id, from Ray's prefixes."""
+    """The host of each process ID, from Ray's prefixes."""
     reset: set[str] = field(default_factory=set)
     """The hosts whose clocks were set back during the log. Their times do not show the order of events."""
     _last: dict[str, float] = field(default_factory=dict)
@@ -72,8 +72,8 @@ class Clocks:
             self._before.clear()
 
     def ahead(self, host: str) -> float:
-        """Return by how many seconds a host's clock is ahead of the clock of the log's own host. It is 0 if no offset
-        is known."""
+        """Return by how many seconds a host's clock is ahead of the clock of the log's own host, or 0 if no offset is
+        known."""
         if host not in self._most or host not in self._least:
             return 0.0
         least, most = sorted((self._least[host], self._most[host]))

@@ -1,4 +1,4 @@
-"""Opens a log's files, compressed or not, and tells whether a process is still writing to one."""
+"""Opens a log's files, compressed or not, and determines whether a process is still writing to a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_npu import progress
 from verl_npu.language import gettext as _
 
 STDIN = Path("-")
-"""The path that stands for standard input."""
+"""The path that represents standard input."""
 UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
 """The errors that reading an unreadable or damaged file can raise."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
@@ -34,7 +34,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 
 class NoLog(Exception):
-    """The file is not a log. The message says what it is."""
+    """Raised when a file is not a log. The message states what kind of file it is."""
 
 
 def is_stream(path: Path) -> bool:
@@ -47,10 +47,10 @@ def is_stream(path: Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file. Progress is shown while it is read.
+    """Context manager that opens a file, and shows progress while the file is read.
 
     Raises:
-        NoLog: the file is a device, which may be endless.
+        NoLog: the path is a device file, which might never end.
         OSError: the file cannot be read.
     """
     with progress.step(_("reading {path}").format(path=path)) as step, _file(path) as raw:
@@ -77,7 +77,7 @@ def unpacked(raw: io.BufferedReader) -> io.BufferedReader:
     its name.
 
     Raises:
-        NoLog: the file is an archive of files.
+        NoLog: the file is an archive, such as tar or zip, not a single compressed file.
     """
     first = raw.peek(_MARKED)
     stream: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile | None = None
@@ -97,10 +97,10 @@ def unpacked(raw: io.BufferedReader) -> io.BufferedReader:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """Open a log as text, compressed or not.
+    """Context manager that opens a log as text, compressed or not.
 
     Raises:
-        NoLog: the file is a device, which may be endless, or an archive.
+        NoLog: the path is a device file, which might never end, or an archive.
         OSError: the file cannot be read.
     """
     with reading(path) as raw:

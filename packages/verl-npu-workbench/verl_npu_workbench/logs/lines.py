@@ -42,7 +42,7 @@ class Process(NamedTuple):
         return _("{name} ({known})").format(name=self.name, known=known) if known else self.name
 
     def completed(self, other: Process) -> Process:
-        """Return this process with its empty fields filled from another description."""
+        """Return a copy of this process in which empty fields are filled from `other`."""
         return Process(*(mine or others for mine, others in zip(self, other, strict=True)))
 
 
@@ -90,7 +90,7 @@ _ORDINARY = re.compile(
 )
 _FIRST_ORDINARY = frozenset("0123456789IWD")
 _LONGEST = 1 << 14
-"""The most characters of a line that are kept. The important ones are at its beginning."""
+"""The maximum number of characters of a line that are kept. The important ones are at its beginning."""
 _CHUNK = 1 << 18
 _LOW = ("INFO", "WARNING", "DEBUG", "EVENT", "TRACE")
 _RAY_FILE = re.compile(r"(?:worker|python-core-worker)-\w+(?:-\w+)?[-_](?P<pid>\d+)\.(?:out|err|log)$")
@@ -98,7 +98,7 @@ _PLOG_FILE = re.compile(r"(?:plog|device)-(?P<pid>\d+)_\d+\.log$")
 
 
 def uncoloured(text: str) -> str:
-    """Return a text without control sequences for terminals."""
+    """Return the text without terminal control sequences."""
     return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
@@ -118,14 +118,14 @@ def parts_of(stream: TextIO) -> Iterator[str]:
 
 
 def lines_of(source: Iterable[str], process: Process = DRIVER) -> Iterator[Line]:
-    """Yield the lines of a log without their prefixes. `process` is the process that lines without a prefix belong
-    to."""
+    """Yield the lines of a log without their prefixes. Lines without a prefix belong to `process`."""
     for number, raw in enumerate(source, 1):
         yield clean(raw, number, process)
 
 
 def process_of_file(path: Path) -> Process:
-    """Return the process that the name of a log file of Ray or CANN identifies. For other files, return the driver."""
+    """Return the process that is identified by the name of a Ray or CANN log file. For other files, return the
+    driver."""
     found = _RAY_FILE.match(path.name)
     if found:
         return Process(name="worker", pid=found["pid"])
@@ -135,10 +135,8 @@ def process_of_file(path: Path) -> Process:
 
 @lru_cache(maxsize=1 << 12)
 def _named(prefix: str, process: Process) -> tuple[int, Process] | None:
-    """Return the length of a prefix, and the process that it names. None if the text is not a prefix.
-
-    The result is cached, because nearly all lines of a log have one of a few prefixes.
-    """
+    """Return the length of a prefix and the process that the prefix names, or None if the text is not a prefix. The
+    result is cached, because nearly all lines of a log have one of a few prefixes."""
     if prefix[0] == "(":
         found = _RAY.match(prefix) or _DAEMON.match(prefix)
     else:
@@ -153,7 +151,7 @@ def _named(prefix: str, process: Process) -> tuple[int, Process] | None:
 
 @lru_cache(maxsize=1 << 12)
 def _named_in_colour(prefix: str, process: Process) -> Process | None:
-    """Return the process that a coloured prefix of Ray names. None if the text is not such a prefix."""
+    """Return the process that a coloured Ray prefix names, or None if the text is not such a prefix."""
     plain = uncoloured(prefix)
     named = _named(plain, process) if plain.startswith("(") else None
     return named[1] if named and named[0] == len(plain) else None

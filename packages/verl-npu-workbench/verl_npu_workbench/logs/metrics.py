@@ -14,7 +14,7 @@ from .training import TrainingLog
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric."""
+    """A metric of verl: its title, and its names in logs."""
 
     title: str
     names: tuple[str, ...]
@@ -24,7 +24,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """The names under which logs report the metric, joined for display."""
+        """The names of the metric in logs, joined for display."""
         return _(" or ").join(self.names)
 
     def of(self, log: TrainingLog) -> dict[int, float]:
@@ -64,7 +64,7 @@ ASYNCHRONOUS = (
     Metric(_("samples dropped so far"), ("fully_async/count/dropped_stale_samples",)),
     Metric(_("version of the weights"), ("fully_async/count/current_param_version",)),
 )
-"""The metrics of asynchronous training. The module `sides` says where verl computes them."""
+"""The metrics of asynchronous training. The module `sides` states where verl computes them."""
 CUT_ANSWERS = Metric(_("answers cut off"), ("response_length/clip_ratio",))
 SHOWN = (
     REWARD,
@@ -92,7 +92,7 @@ _LARGEST_DRAWN = 1e100
 
 
 def drawable(value: float) -> bool:
-    """Return whether a value can be drawn as part of a curve: it is finite and not too large."""
+    """Return whether a value can be drawn as part of a curve, that is, whether it is finite and not too large."""
     return abs(value) < _LARGEST_DRAWN
 
 
@@ -103,7 +103,7 @@ def mean(values: Collection[float]) -> float:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Format a number with four significant digits and its unit. Empty for None."""
+    """Format a number with four significant digits and its unit. Return an empty string for None."""
     return "" if value is None else f"{value:.4g}{' ' if unit else ''}{unit}"
 
 

@@ -1,13 +1,13 @@
-"""Tells which side of an asynchronous training waits for the other, and what to change according to verl's pages.
+"""Determines which side of an asynchronous training run waits for the other side, and what to change according to
+verl's documentation.
 
 verl computes the metrics here:
 
 - v1's separate_async: `timing_s/gen` is the time until the replay buffer has samples (`_step_once` in
-  verl/trainer/ppo/v1/trainer_base.py); `training/off_policy/…` comes from `_compute_metrics` there and from
-  replay_buffer.py. verl does not log how long servers wait. But a weight sync interrupts all running generations,
-  which then continue with the next version (`CheckpointEngineManager.update_weights`,
-  `FullyAsyncLLMServerClient.generate`). So if no answer contains tokens of two versions, the servers were idle at the
-  sync.
+verl/trainer/ppo/v1/trainer_base.py); `training/off_policy/…` comes from `_compute_metrics` there and from
+replay_buffer.py. verl does not log how long servers wait. But a weight sync interrupts all running generations, which
+then continue with the next version (`CheckpointEngineManager.update_weights`, `FullyAsyncLLMServerClient.generate`).
+So if no answer contains tokens of two versions, the servers were idle at the sync.
 - fully_async_policy: `trainer/idle_ratio` in detach_utils.py and `rollouter/idle_ratio` in fully_async_rollouter.py;
   from v0.7.1 on their names begin with `fully_async/`. Up to v0.7.0, the rollouter's ratio is logged only if the
   rollouter was idle.
@@ -33,7 +33,7 @@ from .training import TrainingLog
 RECENT = 20
 """The number of recent steps that are evaluated."""
 _FEW = 3
-"""The smallest number of steps from which a conclusion is drawn."""
+"""The smallest number of steps that is enough for a conclusion."""
 _LONG, _HARDLY = 0.05, 0.01
 """Two fractions of a step: from the first on, a side counts as waiting; below the second, it hardly waits."""
 
@@ -49,7 +49,7 @@ Step = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The times for which each side waits for the other side: medians over the recent steps."""
+    """The time that each side waits for the other side: medians over the recent steps."""
 
     trainer: float
     """The time that the trainer waits, as a fraction of a step."""
@@ -62,8 +62,8 @@ class Waiting:
 
 
 def waiting_of(log: TrainingLog) -> Waiting | None:
-    """Return how long each side of a training waits for the other side. Return None if the training is not
-    asynchronous or has too few steps."""
+    """Return how long each side of a training run waits for the other side, or None if the training is not
+    asynchronous or the log has too few steps."""
     # The first step of a run compiles and warms up.
     warm = {next(iter(log.steps), 0), *(restart.to for restart in log.restarts)}
     steps = [metrics for step, metrics in log.steps.items() if step <= log.last and step not in warm][-RECENT:]
@@ -150,7 +150,7 @@ def _one_step_off(trainer: float) -> Waiting:
 def _separate_async(trainer: float, steps: Sequence[Step]) -> Waiting:
     spans = [step[_SPANS] for step in steps]
     dropped = any(name.endswith("/evicted_samples") for step in steps for name in step)
-    # The versions of a dropped answer are unknown, and an answer from an earlier run was not generated now.
+    # The versions of a dropped response are unknown, and a response from an earlier run was not generated now.
     unbroken = all(each == 1 for each in spans) and not dropped and all(step.get(_NEWEST, 0) >= 0 for step in steps)
     text = ""
     if trainer >= _LONG and unbroken:

@@ -1,4 +1,4 @@
-"""Reads the steps of a training from verl's console log, its file logger's output, or TensorBoard's event files.
+"""Reads the steps of a training run from verl's console log, its file logger's output, or TensorBoard's event files.
 
 verl's console logger prints `step:N - name:value - …` (`concat_dict_to_str` in verl/utils/logger/aggregate_logger.py,
 the same at every pin). Its file logger writes `{"step": N, "data": {name: value}}` (`FileLogger` in
@@ -52,15 +52,15 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 _EVENT_FILE = "tfevents"
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 20
-"""The most bytes of a line. The line of a step has a few thousand. Without the limit, a file without line ends would
-fill the memory."""
+"""The maximum number of bytes of a line. The line of a step has a few thousand. Without the limit, a file without line
+ends would fill the memory."""
 _SHOWN = 8
-"""The most restarts and ranges of steps that are listed."""
+"""The maximum number of restarts and ranges of steps that are listed."""
 _SAYS_SIMULATED = "SIMULATED"
 _OURS = "verl-npu: "
 _MOST_STEPS, _MOST_VALUES = 50_000, 1_500_000
-"""The most steps and values that are kept. If a log has more, every second step is dropped, repeatedly, until the rest
-fits."""
+"""The maximum number of steps and values that are kept. If a log has more, every second step is dropped, repeatedly,
+until the rest fits."""
 _FIRST, _LATEST, _MOST_NOT_FINITE = 100, 1_000, 1_000
 """The numbers of steps that are never dropped: of the first steps, of the last steps, and of steps with NaN or
 infinity."""
@@ -80,7 +80,7 @@ class StepLine(NamedTuple):
 
 
 def parse_step(text: str) -> StepLine | None:
-    """Parse a line that reports a step. Return None for any other line."""
+    """Parse a line that reports a step. Return the metrics, or None for any other line."""
     if text[:1] in _JSON_STARTS and text.lstrip()[:1] == "{":
         return _file_logger(text)
     found = _STEP.search(uncoloured(text))
@@ -115,8 +115,8 @@ def _metrics(said: str) -> tuple[dict[str, float], int]:
 
 
 def _continuation(before: StepLine, text: str) -> StepLine | None:
-    """Parse the continuation of a step line that was broken into several. Return None if the text is not a
-    continuation of it."""
+    """Parse the continuation of a step line that was broken into several lines. Return None if the text is not such a
+    continuation."""
     said = text.strip()
     if not said.strip("….- "):
         return before._replace(metrics={}, damaged=0)
@@ -197,11 +197,11 @@ class TrainingLog:
     simulated: bool = False
     """True if the log contains verl-npu's message that the NPUs are virtual."""
     total: int = 0
-    """The number of steps that the training is to make. It is 0 if no line says it."""
+    """The planned number of steps of the training, or 0 if no line shows it."""
     went_back: int = 0
     """The number of restarts. It may be larger than the number of entries in `restarts`."""
     left_out: int = 0
-    """The number of steps that were read but left out of `steps`, because there are too many."""
+    """The number of steps that were read but omitted from `steps`, because there are too many."""
     stride: int = 1
     """The interval between kept steps: 2 means that every second step is kept."""
     mode: str = ""
@@ -224,14 +224,14 @@ class TrainingLog:
         return found
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Return the first and the last missing step of each gap. The result is empty if steps were dropped on
+        """Return the first and the last missing step of each gap, or an empty list if steps were dropped on
         purpose."""
         if self.left_out:
             return []
         return [(one + 1, two - 1) for one, two in pairwise(self.steps) if two > one + 1]
 
     def notes(self) -> list[str]:
-        """Return remarks about this log, to be shown to the user, as sentences without a full stop."""
+        """Return notes about this log for the user, as sentences without a period."""
         said = [
             _("the log goes back from step {after} to step {to}; if a step ran twice, the later run counts").format(
                 after=restart.after, to=restart.to
@@ -269,7 +269,7 @@ class TrainingLog:
 
 @dataclass(slots=True)
 class Assembly:
-    """A log that is being read: everything that its lines have reported so far."""
+    """A log that is being read, with everything that its lines have reported so far."""
 
     _steps: dict[int, dict[str, float]] = field(default_factory=dict)
     _run_of: dict[int, int] = field(default_factory=dict)
@@ -337,10 +337,8 @@ class Assembly:
         return True
 
     def _thin(self) -> None:
-        """Drop steps until half of the maximum number is left.
-
-        The choice depends only on the step numbers, so two logs with the same steps keep the same ones.
-        """
+        """Drop steps until half of the maximum number is left. The choice depends only on the step numbers, so two
+        logs with the same steps keep the same steps."""
         steps = sorted(self._steps)
         now = bisect_right(steps, self._last)
         always = {*steps[:_FIRST], *steps[max(now - _LATEST, 0) : now]}
@@ -431,13 +429,13 @@ def _event_files(path: Path) -> list[Path]:
     if len(folders) != 1:
         raise SourceError(
             subject=str(path),
-            expected=_("the folder of one training's TensorBoard files (events.out.tfevents.…)"),
-            found=_("the files of {count} trainings: {folders}").format(
+            expected=_("a folder with the TensorBoard files (events.out.tfevents.…) of a single training run"),
+            found=_("the files of {count} training runs: {folders}").format(
                 count=len(folders), folders=_(", ").join(folders)
             )
             if folders
             else _("no TensorBoard files"),
-            fix=_("give the folder that directly contains the files of one training"),
+            fix=_("specify the folder that directly contains the files of one training run"),
         )
     # Their names begin with the time of their creation.
     return sorted(found, key=lambda file: file.name)
@@ -451,9 +449,9 @@ def _events(files: Sequence[Path]) -> Iterator[StepLine]:
     except ImportError as error:
         raise SourceError(
             subject=str(files[0]),
-            expected=_("the package tensorboard, which reads TensorBoard's files"),
+            expected=_("an installed tensorboard package, which is required to read TensorBoard files"),
             found=_("an import error: {error}").format(error=error),
-            fix=_("pip install tensorboard, or give the job's console log"),
+            fix=_("pip install tensorboard, or specify the job's console log"),
         ) from error
     for file in files:
         for event in EventFileLoader(str(file)).Load():
@@ -476,7 +474,7 @@ class _Splitter:
         self._skips = False
 
     def text(self, chunk: bytes) -> str:
-        """Add the next chunk. Return the lines that are now complete, as one text."""
+        """Append the next chunk, and return the lines that the chunk completes, as a single string."""
         if self._skips:
             _unused, end, chunk = chunk.partition(b"\n")
             self._skips = not end
@@ -487,7 +485,7 @@ class _Splitter:
         return whole.decode(errors="replace")
 
     def lines(self, chunk: bytes) -> list[str]:
-        """Add the next chunk. Return the lines that are now complete."""
+        """Append the next chunk, and return the lines that the chunk completes."""
         return [line for line in self.text(chunk).split("\n") if len(line) <= _LONGEST_LINE]
 
 
@@ -505,7 +503,7 @@ class Follower(ABC):
 
     @abstractmethod
     def poll(self) -> bool:
-        """Read new lines; return True if there were any.
+        """Read new lines, and return whether there were any.
 
         Raises:
             SourceError: the file is not a log, or cannot be read.
@@ -516,7 +514,8 @@ class Follower(ABC):
         return self._assembly.log(str(self.path))
 
     def finish(self) -> TrainingLog:
-        """Read the rest, and return the whole log. The log must not grow any more."""
+        """Read the rest of the log, and return the complete log. Call this method only after the last write to the
+        log."""
         return self.log()
 
     def files(self) -> Sequence[Path]:
@@ -524,7 +523,8 @@ class Follower(ABC):
         return [self.path]
 
     def end(self) -> Iterator[str]:
-        """Yield the lines around the last steps. The training survived any error in the lines before these."""
+        """Yield the lines around the last steps. Errors in earlier lines can be ignored, because the training
+        continued after them."""
         return iter(())
 
 
@@ -677,7 +677,7 @@ class _Stream(_Lines):
 
 
 class _Events(Follower):
-    """A log in TensorBoard's event files. When one of them has grown, all are read again, because the reader cannot
+    """A log in TensorBoard's event files. When a file has grown, all files are read again, because the reader cannot
     resume."""
 
     console = False
@@ -718,19 +718,19 @@ def follow(path: Path) -> Follower:
 
 
 def read(path: Path) -> TrainingLog:
-    """Read a whole log. The log must not grow any more.
+    """Read a finished log.
 
     Raises:
-        SourceError: the file is not a log, cannot be read, or has no step.
+        SourceError: the file is not a log, cannot be read, or contains no steps.
     """
     return whole(follow(path))
 
 
 def whole(follower: Follower) -> TrainingLog:
-    """Read the rest of a log, and return the whole log. The log must not grow any more.
+    """Read the rest of a finished log, and return the complete log.
 
     Raises:
-        SourceError: the file is not a log, cannot be read, or has no step.
+        SourceError: the file is not a log, cannot be read, or contains no steps.
     """
     follower.poll()
     log = follower.finish()
@@ -743,13 +743,13 @@ def _unreadable(path: Path, found: str) -> SourceError:
     return SourceError(
         subject=str(path),
         expected=_(
-            "a log of a training with verl: a console log (lines `step:1 - …`), a log of verl's file "
-            "logger, or TensorBoard files"
+            "a log of a verl training job: a console log (lines `step:1 - …`), a log of verl's file logger, or "
+            "TensorBoard files"
         ),
         found=found,
         fix=_(
-            "wait for the first step (`verl-npu doctor --hang` says whether the job makes progress), or "
-            "give the file with the job's output, or the folder with the job's TensorBoard files"
+            "wait for the first step (`verl-npu doctor --hang` shows whether the job makes progress), or specify "
+            "the file that contains the job's output or the folder that contains its TensorBoard files"
         ),
     )
 
@@ -758,7 +758,7 @@ class Steps:
     """The steps that have been read so far from a set of growing files.
 
     Ray forwards the trainer's lines to the driver and may lose the last ones. The workers' own files are therefore
-    read, too. A step that is in several files counts once.
+    also read. A step that is in several files counts once.
     """
 
     def __init__(self, files: Callable[[], Iterable[Path]]) -> None:

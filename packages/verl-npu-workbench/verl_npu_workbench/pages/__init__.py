@@ -9,7 +9,8 @@ __all__ = ["render"]
 
 
 def render(template: str, **facts: object) -> str:
-    """Render a page. Text is escaped. Raises an error if the template uses a variable that is not in `facts`."""
+    """Render an HTML page from a template. Values are escaped. Raises an error if the template uses a variable that is
+    not in `facts`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

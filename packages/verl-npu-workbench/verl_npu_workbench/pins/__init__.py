@@ -1,8 +1,8 @@
 """The environments for verl's pins, from upstream's documents and published images.
 
 `PINS["v0.7.1"].cells[Component.TORCH_NPU].claims` are the claims that the documents for that pin make about torch_npu.
-Each claim has a version, its source, and, if the claim is limited to one rollout engine, that engine. Documents
-contradict each other: all claims are kept, and the first one is installed.
+A claim has a version, its source, and, if the claim is limited to one rollout engine, that engine. Documents can
+contradict each other: all claims are kept, and the first claim determines the installed version.
 
 The data are in the files beside this module, one for each pin. The project's scripts and pages read these files, too.
 The plugin's own data about pins are in `verl_npu.pins`, which may cover more pins.
@@ -35,19 +35,19 @@ SGLANG = "sglang"
 A5 = "a5"
 
 ENVIRONMENTS = ("documents", "image")
-"""The names of the kinds of environments: from verl's own documents, or from a published image."""
+"""The names of the kinds of environments: from verl's own documentation, or from a published image."""
 
 _LEADING = re.compile(r"\d+(?:\.\d+)*(?:[.-]?(?:rc|alpha|beta|a|b|post|dev)[.-]?\d*)?", re.IGNORECASE)
 
 
 class Component(enum.Enum):
-    """A component of an environment. The value is the component's name in commands, in pages, and in the pins'
-    files."""
+    """A component of an environment. The value is the component's name in commands, on documentation pages, and in the
+    pins' files."""
 
     PYTHON = "python"
     CANN = "cann"
     DRIVER = "driver"
-    """The driver and firmware, called HDK in upstream's documents."""
+    """The driver and firmware, called HDK in upstream's documentation."""
     TORCH = "torch"
     TORCH_NPU = "torch_npu"
     TORCHVISION = "torchvision"
@@ -88,7 +88,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim that one document makes about one component."""
+    """A claim: the version of one component that one document requires or recommends."""
 
     needs: str
     """A version specifier of Python packaging. Empty if any version will do."""
@@ -102,7 +102,7 @@ class Claim:
     arch: str = ""
     """`arm` or `x86` if the claim applies only to that processor architecture. Empty if it applies to both."""
     unsupported: bool = False
-    """True if the document says that the component does not work on NPUs."""
+    """True if the document states that the component does not work on NPUs."""
     note: str = ""
     note_zh: str = ""
     """The note in Chinese."""
@@ -119,8 +119,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All claims about one component in an environment's documents. If they contradict each other, the first one
-    applies."""
+    """All claims that an environment's documents make about one component. If the claims contradict each other, the
+    first claim applies."""
 
     component: Component
     claims: tuple[Claim, ...]
@@ -142,7 +142,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image for one kind of NPU: the base image of a pin's Dockerfile, or a published image."""
+    """A container image for one kind of NPU: the base image in a pin's Dockerfile, or a published image."""
 
     npu: str
     """`a2` or `a3`."""
@@ -152,10 +152,10 @@ class Image:
     arch: str = ""
     """The processor architecture, `arm` or `x86`. Empty if one image name covers both."""
     mounts: tuple[str, ...] = ()
-    """The host's folders for a job's files, as the image's document mounts them. Each has the same path in the
+    """The host's folders for a job's files, as the image's documentation mounts them. Each has the same path in the
     container."""
     tools: tuple[str, ...] = ()
-    """The host's tools that the image's document mounts read-only, besides the driver's files."""
+    """The host's tools that the image's documentation mounts read-only, besides the driver's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Environment:
     id: str
     """The environment's name in `verl-npu setup --for`."""
     source: str
-    """The documents that describe it."""
+    """The documents that describe the environment."""
     cells: Mapping[Component, Cell]
     images: tuple[Image, ...] = ()
     published: bool = False
@@ -181,11 +181,11 @@ class Pin:
     commit: str
     """The full commit. Empty if only the release on the package index is known."""
     environments: tuple[Environment, ...]
-    """The environments for this pin. The first one is the environment in verl's own documents."""
+    """The environments for this pin. The first environment is the one that verl's own documentation describes."""
 
     @property
     def cells(self) -> Mapping[Component, Cell]:
-        """The claims about each component in verl's own documents."""
+        """The claims that verl's own documentation makes about each component."""
         return self.environments[0].cells
 
     @property
@@ -194,13 +194,13 @@ class Pin:
         return self.environments[0].images
 
     def name_of(self, environment: Environment) -> str:
-        """Return the name of the pin. The name of the environment is added unless the environment is the one in verl's
-        own documents."""
+        """Return the pin's name. The environment's name is appended unless verl's own documentation describes the
+        environment."""
         return self.name if environment is self.environments[0] else f"{self.name}'s {environment.id}"
 
 
 def parse_version(text: str) -> Version | None:
-    """Parse a version of CANN, a driver, or a distribution, up to the part that Python packaging does not understand.
+    """Parse a version of CANN, a driver, or a distribution, up to the part that is not a valid Python version.
 
     For example, `8.2.RC1.alpha003` becomes 8.2rc1. Returns None if the text has no number.
     """
@@ -212,12 +212,12 @@ def parse_version(text: str) -> Version | None:
 
 
 def is_commit(revision: str) -> bool:
-    """Return whether a revision is a commit, and not a branch or a tag."""
+    """Return whether a revision is a commit rather than a branch or a tag."""
     return re.fullmatch(r"[0-9a-f]{7,40}", revision) is not None
 
 
 class Pins(Mapping[str, Pin]):
-    """The pins that have a file in a folder, oldest first. A pin's file is read when the pin is first used."""
+    """The pins in a folder, oldest first. A pin's file is read when the pin is first used."""
 
     def __init__(self, folder: Path, locks: Path | None = None) -> None:
         self._known = pins(locks)
@@ -237,7 +237,7 @@ class Pins(Mapping[str, Pin]):
         return self._read[name]
 
     def said(self, name: str) -> Mapping[str, Any]:
-        """Return the raw content of a pin's file. Raises KeyError if the pin has no file."""
+        """Return the raw contents of a pin's file. Raises KeyError if the pin has no file."""
         return _content(self._files[name])
 
     def _environment(self, name: str, own: Mapping[str, Any]) -> Environment:
@@ -255,8 +255,8 @@ class Pins(Mapping[str, Pin]):
         return Environment(own["id"], said["source"], MappingProxyType(cells), tuple(images), published)
 
     def _description(self, own: Mapping[str, Any], pin: str) -> Mapping[str, Any]:
-        """Return the description of an environment that is in the file of `pin`. It may be a reference to the file of
-        another pin, which is then read."""
+        """Return the description of an environment in the file of `pin`. If the description refers to the file of
+        another pin, that file is read."""
         return next(each for each in self.said(pin)["environment"] if each["id"] == own["id"])
 
 

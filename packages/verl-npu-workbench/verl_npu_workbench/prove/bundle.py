@@ -1,4 +1,4 @@
-"""The bundle of a proof, `proof-DATE.zip`: its results and observations, without names of users and hosts.
+"""The bundle of a proof, `proof-DATE.zip`: the results and observations, without user names and host names.
 
 A bundle is not trusted. Only two members of the archive are read, by name and up to a size limit; both are JSON.
 """
@@ -34,11 +34,11 @@ _DATE = (2020, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The contents of a bundle."""
+    """The results and observations of a proof, as its bundle contains them."""
 
     asked: Asked
     made_by: str
-    """The version of verl-npu that made the bundle."""
+    """The version of verl-npu that created the bundle."""
     notes: Mapping[str, str]
     """Facts that the stages found, such as the device's name and what is simulated."""
     stages: tuple[StageResult, ...]
@@ -46,7 +46,7 @@ class Proof:
 
     @property
     def simulated(self) -> str:
-        """A description of the virtual NPUs. Empty on real NPUs."""
+        """A description of the virtual NPUs, or an empty string on real NPUs."""
         noted, count = self.notes.get("simulated", ""), self.asked.simulated
         if noted or not count:
             return noted
@@ -72,7 +72,7 @@ class Proof:
 
 
 def collect(folder: Folder) -> Proof:
-    """Return the proof in a folder, which may be unfinished."""
+    """Return the proof that is stored in a folder. The proof may be unfinished."""
     results = folder.results()
     recorded = [folder.recorded(name) for name in results]
     return Proof(
@@ -85,7 +85,7 @@ def collect(folder: Folder) -> Proof:
 
 
 def write(folder: Folder, shown: Proof) -> Path:
-    """Write the bundle of a redacted proof into its folder, and return the bundle's path."""
+    """Write a redacted proof as a bundle into the proof's folder, and return the bundle's path."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (
@@ -119,7 +119,7 @@ def redacted(proof: Proof, redact: Redaction) -> Proof:
 
 
 def read(path: Path) -> Proof:
-    """Read a bundle. Raise CommandError if the file is not a bundle."""
+    """Read a bundle. Raises CommandError if the file is not a bundle."""
     try:
         if not path.is_file():
             raise OSError(_("no such file") if not path.exists() else _("not a regular file"))
@@ -129,9 +129,9 @@ def read(path: Path) -> Proof:
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise CommandError(
             subject=str(path),
-            expected=_("a bundle, proof-DATE.zip, that `verl-npu prove` wrote"),
+            expected=_("a bundle (proof-DATE.zip) that `verl-npu prove` created"),
             found=str(error) or type(error).__name__,
-            fix=_("give the original file"),
+            fix=_("specify the original file"),
         ) from error
     _check_schema(said, path)
     _check_schema(corpus, path)
@@ -153,9 +153,9 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
             subject=str(path),
             expected=_("an archive with {proof} and {corpus}").format(proof=PROOF, corpus=CORPUS),
             found=_("an archive with other files"),
-            fix=_("give a bundle that `verl-npu prove` wrote"),
+            fix=_("specify a bundle that `verl-npu prove` created"),
         ) from None
-    # The size in the archive may be wrong, so never read more than the limit.
+    # The size in the archive may be incorrect, so never read more than the limit.
     with archive.open(info) as member:
         data = member.read(_MOST_BYTES + 1)
     too_much = Answer({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))
@@ -174,7 +174,7 @@ def _check_schema(said: Reader, path: Path) -> None:
             subject=str(path),
             expected=_("a bundle of format {number}").format(number=SCHEMA),
             found=repr(found)[:40],
-            fix=_("read the bundle with verl-npu in the version that made the bundle, or in a later version"),
+            fix=_("read the bundle with the version of verl-npu that created the bundle, or with a later version"),
         )
 
 

@@ -50,23 +50,24 @@ class Clock:
         self._watcher.join()
 
     def now(self) -> float:
-        """Return the counted seconds."""
+        """Return the seconds that the clock has counted so far."""
         wall = self.wall
         return wall - min(self._waited, wall * (1 - 1 / MOST))
 
     @property
     def wall(self) -> float:
-        """Seconds of wall time since the start."""
+        """The seconds of wall time since the start."""
         return time.monotonic() - self._began
 
     @property
     def is_too_busy(self) -> bool:
-        """Whether the processes have waited for a processor for longer than the clock may leave out of its count."""
+        """Whether the processes have waited for a processor for longer than the clock is allowed to exclude from its
+        count."""
         return self._waited > self.wall * (1 - 1 / MOST)
 
     @property
     def idle(self) -> float:
-        """The seconds since these processes last ran or waited to run."""
+        """The seconds since any of these processes was last running or waiting for a processor."""
         return time.monotonic() - self._worked_at
 
     def _watch(self) -> None:

@@ -1,7 +1,7 @@
-"""Recorded observations of NPUs: operators' results and refusals, memory, and seconds.
+"""Recorded observations of NPUs: operators' results, rejected calls, memory, and seconds.
 
 Inputs are not recorded, because they follow from a case's name and seed. For a result, three things are recorded: its
-digest, some of its numbers, and its distance from the float64 result in units in the last place (ULP).
+digest, some of its numbers, and its error relative to the float64 result, in units in the last place (ULP).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from verl_npu.language import gettext as _
 from .result import Reader
 
 SAMPLES = 16
-"""The most numbers that are recorded of a result."""
+"""The maximum number of numbers that are recorded of a result."""
 
 
 class Kind(enum.Enum):
@@ -62,7 +62,7 @@ class Observation:
     case: str = ""
     """A complete description of the request."""
     said: str = ""
-    """The reason why the request was refused. Empty if it was not refused."""
+    """The reason why the request was rejected. Empty if it was not rejected."""
     results: tuple[Result, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
     """Bytes, seconds, ranks."""
@@ -81,7 +81,7 @@ class Observation:
 
 
 def observation_of(said: Reader) -> Observation:
-    """Return an observation from JSON."""
+    """Create an observation from JSON."""
     key = said.inner("key")
     kinds = {kind.value: kind for kind in Kind}
     if key.text("kind") not in kinds:
@@ -149,7 +149,8 @@ _ALLOWED = 4.0
 
 
 def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> Iterator[Difference]:
-    """Yield the differences between `recorded` and `found`. Observations that are in only one of them are ignored."""
+    """Yield the differences between `recorded` and `found`. Observations that only one of them contains are
+    ignored."""
     there = {each.key: each for each in found}
     for one in recorded:
         other = there.get(one.key)
@@ -160,7 +161,7 @@ def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> I
 
 
 def in_both(recorded: Iterable[Observation], found: Iterable[Observation]) -> int:
-    """Return the number of observations that are in both."""
+    """Return the number of requests that both collections of observations contain."""
     return len({each.key for each in recorded} & {each.key for each in found})
 
 

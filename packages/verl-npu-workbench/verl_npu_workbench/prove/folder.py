@@ -25,7 +25,7 @@ _ASKED = "asked.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The request for a proof, and its circumstances."""
+    """The options of a proof, its date, and the environment that it was started in."""
 
     made: str
     """The date of the proof, such as 2026-01-31."""
@@ -33,7 +33,7 @@ class Asked:
     npus: int
     """The number of NPUs that the proof may use. It is 0 for all."""
     simulated: str
-    """The number of virtual NPUs that are requested. Empty if none are."""
+    """The number of requested virtual NPUs, or an empty string if no virtual NPUs are requested."""
     versions: Mapping[str, str]
     """The packages' versions, by name."""
 
@@ -48,7 +48,7 @@ class Asked:
 
 
 def asked_of(said: Reader) -> Asked:
-    """Return the request for a proof from JSON."""
+    """Create the request for a proof from JSON."""
     return Asked(
         made=said.text("made", 40),
         minutes=said.number("minutes"),
@@ -65,40 +65,41 @@ class Folder:
     path: Path
 
     def begin(self, asked: Asked) -> None:
-        """Write the request into a new folder. Raise CommandError if the folder already has a proof."""
+        """Write the request into a new folder. Raises CommandError if the folder already contains a proof."""
         if (self.path / _ASKED).exists():
             raise CommandError(
                 subject=f"--output {self.path}",
                 expected=_("a folder without a proof"),
                 found=_("an earlier proof"),
-                fix=_("continue the earlier proof with --resume, or give another folder"),
+                fix=_("continue the earlier proof with --resume, or specify another folder"),
             )
         with writing(self.path):
             (self.path / "stages").mkdir(parents=True, exist_ok=True)
         self.write(_ASKED, asked.as_json())
 
     def asked(self) -> Asked:
-        """Return the request for the proof. Raise CommandError if the folder has none."""
+        """Return the request that the proof was started with. Raises CommandError if the folder does not contain a
+        proof."""
         path = self.path / _ASKED
         if not path.is_file():
             raise CommandError(
                 subject=f"--output {self.path}",
                 expected=_("a folder with a proof to continue"),
-                found=_("no {file}").format(file=_ASKED),
-                fix=_("give the folder of the proof, or remove --resume"),
+                found=_("no file {file}").format(file=_ASKED),
+                fix=_("specify the folder that contains the proof, or remove --resume"),
             )
         return asked_of(Reader(self._content(path), str(path)))
 
     def record(self, stage: str) -> Path:
-        """Return the file that a stage writes to while it runs."""
+        """Return the path of the file that a stage writes while it runs."""
         return self.path / "stages" / f"{stage}.jsonl"
 
     def log(self, stage: str) -> Path:
-        """Return the file for the output of a stage's process."""
+        """Return the path of the file that receives the output of a stage's process."""
         return self.path / "stages" / f"{stage}.log"
 
     def scratch(self, stage: str) -> Path:
-        """Make and return a folder for a stage's temporary files."""
+        """Create a folder for a stage's temporary files, and return its path."""
         made = self.path / "stages" / stage
         with writing(made):
             made.mkdir(parents=True, exist_ok=True)
@@ -127,7 +128,7 @@ class Folder:
         return found
 
     def write(self, name: str, content: object) -> None:
-        """Write a JSON file atomically. Raise CommandError if the file system refuses."""
+        """Write a JSON file atomically. Raises CommandError if the write fails."""
         put(self.path / name, json.dumps(content, indent=1).encode())
 
     def _content(self, path: Path) -> object:
@@ -135,22 +136,22 @@ class Folder:
         if answer.wrong:
             raise CommandError(
                 subject=str(path),
-                expected=_("JSON that `verl-npu prove` wrote"),
+                expected=_("JSON that was written by `verl-npu prove`"),
                 found=answer.wrong,
-                fix=_("start a new proof in another folder"),
+                fix=_("the folder is damaged; start a new proof in another folder"),
             )
         return dict(answer.content)
 
 
 def put(path: Path, data: bytes) -> None:
-    """Replace a file atomically. Raise CommandError if the file system refuses."""
+    """Write `data` to a file atomically. Raises CommandError if the write fails."""
     with writing(path):
         places.put(path, data)
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Convert an OSError in the `with` block into a CommandError."""
+    """Context manager that converts an OSError in the `with` block into a CommandError."""
     try:
         yield
     except OSError as error:
@@ -158,5 +159,5 @@ def writing(path: Path) -> Iterator[None]:
             subject=str(path),
             expected=_("free disk space, and permission to write the file"),
             found=error.strerror or str(error),
-            fix=_("make room and continue with --resume, which keeps finished stages"),
+            fix=_("free some disk space, and run the command again with --resume, which keeps finished stages"),
         ) from error

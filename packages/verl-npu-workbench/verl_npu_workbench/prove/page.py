@@ -8,6 +8,6 @@ from .table import BY_NAME
 
 
 def page(proof: Proof) -> str:
-    """Return a proof as HTML."""
+    """Render a proof as an HTML page."""
     titles = {stage.name: BY_NAME[stage.name].title if stage.name in BY_NAME else "" for stage in proof.stages}
     return render("proof.html", proof=proof, titles=titles)

@@ -29,7 +29,7 @@ Tried = Callable[[], "str | tuple[str, Figures]"]
 
 
 class NotPossible(Exception):
-    """Raised when a check cannot be made here. The message is the reason."""
+    """Raised when a check cannot be run on this machine. The message is the reason."""
 
 
 class Wrong(Exception):
@@ -41,10 +41,10 @@ class Wrong(Exception):
 
 
 class Recorder:
-    """Makes the checks of a stage and records their results."""
+    """Runs the checks of a stage, and records their results."""
 
     def __init__(self, path: Path, ends: float, now: Callable[[], float]) -> None:
-        """`ends` is the time, on the clock `now`, after which no more checks begin."""
+        """No more checks begin after `ends`, a time on the clock `now`."""
         self._ends, self._now = ends, now
         earlier = read(path)
         self._done = {check.name for check in earlier.checks}
@@ -59,7 +59,7 @@ class Recorder:
         self._file.close()
 
     def check(self, name: str, tried: Tried, meaning: str = "") -> None:
-        """Make one check, unless an earlier process of this stage has finished it."""
+        """Run a check, unless an earlier process of this stage has completed it."""
         if name in self._done:
             return
         self._write({"begin": name})
@@ -93,7 +93,7 @@ class Recorder:
         self._write({"check": check.as_json()})
 
     def observe(self, seen: Observation) -> None:
-        """Record an observation of the NPU. Each request is recorded only once."""
+        """Record an observation of the NPU. Another observation of the same request is not recorded."""
         if seen.key not in self._seen:
             self._seen.add(seen.key)
             self._write({"observation": seen.as_json()})
@@ -162,7 +162,7 @@ def _lines(path: Path) -> list[bytes]:
                 lines=_MOST_LINES, bytes=_LONGEST_LINE
             ),
             found=_("{count} lines").format(count=len(lines)),
-            fix=_("start a new proof in another folder"),
+            fix=_("the folder is damaged; start a new proof in another folder"),
         )
     return lines
 
@@ -175,5 +175,5 @@ def _parsed(line: bytes, path: Path, number: int) -> object:
             subject=_("{path}, line {line}").format(path=path, line=number + 1),
             expected=_("a line of JSON that a stage wrote"),
             found=described(error),
-            fix=_("start a new proof in another folder"),
+            fix=_("the folder is damaged; start a new proof in another folder"),
         ) from error

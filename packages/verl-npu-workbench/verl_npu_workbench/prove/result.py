@@ -17,9 +17,9 @@ from verl_npu.language import gettext as _
 Item = TypeVar("Item")
 
 LONGEST = 2000
-"""The most characters of a text in a proof."""
+"""The maximum number of characters of a text in a proof."""
 _MOST = 20_000
-"""The most items of a list in a proof."""
+"""The maximum number of items of a list in a proof."""
 
 
 class Verdict(enum.Enum):
@@ -40,7 +40,7 @@ class Check:
     """A description of the result, or the reason why the check is not possible here."""
     expected: str = ""
     meaning: str = ""
-    """The consequence of a failure for a training."""
+    """The consequence of a failure for a training run."""
     seconds: float = 0.0
     figures: Mapping[str, float] = field(default_factory=dict)
     """Measurements, by name with unit."""
@@ -94,9 +94,9 @@ def judged(
     Args:
         name: the stage.
         checks: the results of its checks.
-        seconds, limit: the time that the stage took, and its time limit.
-        ended: how the stage was cut short. Empty if it finished.
-        left_out: why the stage was cut short, if the reason is unrelated to the NPUs.
+        seconds, limit: the duration of the stage, and its time limit.
+        ended: how the stage was interrupted, or an empty string if it finished.
+        left_out: the reason for the interruption, if the reason is unrelated to the NPUs.
     """
     failed = [check for check in checks if check.verdict is Verdict.FAILED]
     not_made = [check for check in checks if check.verdict is Verdict.NOT_POSSIBLE]
@@ -124,8 +124,8 @@ def judged(
 
 
 class Reader:
-    """Reads the fields of a JSON object and checks their types. Its methods raise a CommandError that names the wrong
-    field."""
+    """Reads the fields of a JSON object and checks their types. The methods raise a CommandError that names the
+    invalid field."""
 
     def __init__(self, content: object, subject: str, where: str = "") -> None:
         self._subject, self._where = subject, where
@@ -179,11 +179,11 @@ class Reader:
         return known[found]
 
     def raw(self) -> Mapping[str, object]:
-        """Return the object itself. The types of its fields are not checked."""
+        """Return the underlying JSON object. The types of its fields are not checked."""
         return self._content
 
     def wrong(self, key: str, expected: str) -> CommandError:
-        """Return an error that says which field is wrong and what was expected."""
+        """Return an error that names the invalid field and the expected value."""
         return self._wrong(key, expected, self._content.get(key))
 
     def _name(self, name: str) -> str:
@@ -205,7 +205,7 @@ class Reader:
 
 
 def check_of(said: Reader) -> Check:
-    """Return a check from JSON."""
+    """Create a check from JSON."""
     return Check(
         name=said.text("name"),
         verdict=said.verdict("verdict"),
@@ -218,7 +218,7 @@ def check_of(said: Reader) -> Check:
 
 
 def stage_of(said: Reader) -> StageResult:
-    """Return a stage's result from JSON."""
+    """Create a stage's result from JSON."""
     return StageResult(
         name=said.text("name"),
         verdict=said.verdict("verdict"),

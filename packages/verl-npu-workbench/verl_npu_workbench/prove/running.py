@@ -1,9 +1,7 @@
-"""Runs the stages, each in a separate process with a time limit. If one dies, the others still run.
-
-When a stage ends, all of its processes are ended. A stage that takes too long is ended, so that the whole proof takes
-no longer than planned. The time during which a stage's processes wait for a processor on a busy machine does not
-count, up to three times the counted time.
-"""
+"""Runs the stages, each in a separate process with a time limit. If a stage crashes, the other stages still run. When
+a stage ends, all of its processes are terminated. A stage that takes too long is terminated, so that the whole proof
+takes no longer than planned. The time during which a stage's processes wait for a processor on a busy machine does not
+count, up to three times the counted time."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from .table import STAGES, Stage
 _GRACE = 3.0
 """The seconds that a stage's process gets to end the processes that it started."""
 _LEAST = 5.0
-"""The shortest time, in seconds, in which a stage begins. With less time left, it does not begin."""
+"""The shortest remaining time, in seconds, for a stage to begin. With less time left, the stage does not begin."""
 _MOST_PRINTED = 64 << 20
 _TAIL = 1 << 16
 _STILL = 20.0
@@ -41,14 +39,14 @@ def run(
     told_of: Callable[[StageResult], None],
     recipe: Sequence[str] = (),
 ) -> None:
-    """Run stages one after the other and save their results. Raise CommandError if a result cannot be saved.
+    """Run stages one after the other and save their results. Raises CommandError if a result cannot be saved.
 
     Args:
         folder: the folder of the proof.
         stages: the stages to run.
         minutes: the time for all of them.
         npus: the number of NPUs to use; 0 for all.
-        told_of: a function that gets each result.
+        told_of: a callback that receives each result.
         recipe: a launch script, with its arguments, that the training stage runs instead of its own jobs.
     """
     left = 60 * minutes
@@ -65,7 +63,7 @@ def run(
 
 
 def chosen(names: Sequence[str]) -> tuple[Stage, ...]:
-    """Return the stages with these names, in their usual order; all stages if there are no names."""
+    """Return the stages with these names, in their usual order, or all stages if `names` is empty."""
     return tuple(stage for stage in STAGES if not names or stage.name in names)
 
 
@@ -76,7 +74,7 @@ def _no_time(stage: Stage, minutes: float) -> StageResult:
 
 
 def _one(folder: Folder, stage: Stage, limit: float, npus: int, given: Sequence[str]) -> StageResult:
-    """Run one stage until it ends or its time limit is over."""
+    """Run one stage until it ends or its time limit expires."""
     words = (stage.name, str(folder.record(stage.name)), str(folder.scratch(stage.name)), str(npus), f"{limit:.1f}")
     log = folder.log(stage.name)
     processes = ProcessTree()
@@ -106,7 +104,7 @@ def _one(folder: Folder, stage: Stage, limit: float, npus: int, given: Sequence[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Left:
-    """The reason why a process has to be ended."""
+    """The reason for terminating a process."""
 
     why: str
     too_busy: bool = False
@@ -114,7 +112,7 @@ class _Left:
 
 
 def _wait(poll: Callable[[], int | None], clock: Clock, limit: float, log: Path) -> int | _Left:
-    """Wait for a stage's process. Return its exit status, or the reason why it has to be ended."""
+    """Wait for a stage's process. Return its exit status, or the reason for terminating it."""
     while (status := poll()) is None:
         if clock.now() > limit:
             return _over(clock, limit)
@@ -142,7 +140,7 @@ def _over(clock: Clock, limit: float) -> _Left:
 
 
 def _ended(status: int | _Left, beginning: str, log: Path) -> str:
-    """Describe how a process ended. Return an empty string if it finished normally."""
+    """Describe how a process exited. Return an empty string if it finished normally."""
     if status == 0:
         return ""
     during = f" during the check {beginning!r}" if beginning else ""

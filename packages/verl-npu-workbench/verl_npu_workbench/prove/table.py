@@ -1,4 +1,4 @@
-"""The stages of a proof, the cheapest first, and the share of the time that each gets."""
+"""The stages of a proof, the cheapest first, and each stage's share of the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Stage:
     name: str
     title: str
     meaning: str
-    """The consequence for a training if the stage does not finish."""
+    """The consequence for a training run if the stage does not finish."""
     share: float
     """The stage's share of the total time. Time that earlier stages did not use is added to it."""
 
@@ -37,19 +37,19 @@ STAGES = (
         title=_(
             "the operators that verl-npu and its models call, forward and backward, compared with float64 on the host"
         ),
-        meaning=_("the model's numbers and gradients would be wrong"),
+        meaning=_("the model's outputs and gradients would be incorrect"),
         share=0.12,
     ),
     Stage(
         name="attention",
         title=_("attention with packed, padded, grouped, and Ulysses shapes"),
-        meaning=_("tokens would attend to the wrong tokens, or their gradients would be wrong"),
+        meaning=_("tokens would attend to the wrong tokens, or their gradients would be incorrect"),
         share=0.08,
     ),
     Stage(
         name="models",
         title=_("models of the patched families: logits, gradients, and a step, patched and unpatched"),
-        meaning=_("a training would follow other gradients than on other hardware"),
+        meaning=_("a training run would follow other gradients than on other hardware"),
         share=0.13,
     ),
     Stage(

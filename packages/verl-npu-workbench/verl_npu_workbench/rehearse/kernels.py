@@ -32,8 +32,8 @@ def prepare() -> Toolchain:
 
 
 def variables(chain: Toolchain, folder: Path) -> Mapping[str, str]:
-    """Return the environment variables that make a job record its kernel launches in a folder. They also give the job
-    a Triton if it has none."""
+    """Return the environment variables that make a job record its kernel launches in a folder, and that provide Triton
+    if none is installed."""
     return {environment.LAUNCHES.name: str(folder / _FILE), environment.KERNEL_TRITON.name: str(chain.folder)}
 
 
@@ -51,13 +51,13 @@ def judge(
         chain: the compiler.
         soc: the NPU to compile for.
         tree: the job's source tree.
-        folders: the folder to which the job wrote, and a folder to which only we write.
+        folders: the folder that the job wrote to, and a folder that only verl-npu writes to.
         states: the states of verl-npu's features in the job's processes.
         unconfined: whether to compile without a sandbox.
 
     Raises:
-        CommandError: the job's file is not a list of launches.
-        SandboxError: no sandbox can be made on this machine.
+        CommandError: the file that the job wrote does not contain a list of launches.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     began = time.monotonic()
     request = judging.Request(toolchain=chain, soc=soc, unconfined=unconfined)
@@ -86,8 +86,8 @@ def _checked(kernel: Kernel, tree: Path) -> Kernel:
 
 
 def with_our_blocks(kernel: Kernel) -> Kernel:
-    """Return a kernel with additional cases: the block sizes that verl-npu uses where the compiler refuses
-    upstream's."""
+    """Return a kernel with additional cases: the block sizes that verl-npu uses if the compiler rejects upstream's
+    block sizes."""
     blocks = BLOCKS.get(kernel.name)
     if blocks is None or kernel.module != MODULE:
         return kernel

@@ -14,13 +14,12 @@ from ..jobs.settings import Settings
 MOST = 4
 """The most NPUs that a rehearsal uses by default. Each NPU needs a process of about 1.5 GiB with torch and a model."""
 SHOWN = 2
-"""The size to which a parallel dimension is reduced. With size 2, all of the dimension's communication already
-happens."""
+"""The reduced size of a parallel dimension. Size 2 is enough to exercise all of the dimension's communication."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Parallelism):
-    """The parallel sizes of the trainer and of the rollout, and the number of NPUs that each of them has."""
+    """The parallel sizes of the trainer and of the rollout, and the number of NPUs of each."""
 
     rollout_tensor: int = 1
     rollout_data: int = 1
@@ -44,10 +43,11 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
     """Return the layout of a rehearsal. If there are enough NPUs, each parallel dimension that the script uses gets
     size 2.
 
-    `npus` is the user's choice; None means the fewest NPUs that have each dimension, and at most `MOST`.
+    `npus` is the number of NPUs that the user chose. If it is None, the layout uses the smallest number of NPUs that
+    fits every dimension, up to `MOST`.
 
     Raises:
-        CommandError: there are too few NPUs for the script's separate rollout.
+        CommandError: the number of NPUs is too small for a trainer and a separate rollout, which the script uses.
     """
     separate = rollout_npus(settings) > 0 and not torchrun
     wanted = _wanted(settings)
@@ -58,7 +58,7 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
                 subject="--npus",
                 expected=_("at least 2, because the trainer and the rollout have separate NPUs in this script"),
                 found=str(npus),
-                fix=_("give --npus 2 or more"),
+                fix=_("specify --npus 2 or more"),
             )
         rollout = min(wanted.rollout_tensor, max(limit // 2, 1))
         # In the v1 trainer, the trainer's NPUs have replicas of the servers too.
@@ -108,11 +108,8 @@ def _is_of_trainer(key: str, settings: Settings) -> bool:
 
 
 def _fitted(layout: Layout, limit: int, exactly: bool) -> Layout:
-    """Reduce dimensions until there are enough NPUs. The first ones to be reduced are those whose communication other
-    dimensions show, too.
-
-    With `exactly`, all NPUs are used, and the layout must divide their number.
-    """
+    """Reduce dimensions until there are enough NPUs. Dimensions whose communication is also exercised by other
+    dimensions are reduced first. With `exactly`, all NPUs are used, and the layout must divide their number."""
     for name in ("expert_tensor", "context", "sequence", "tensor", "expert", "pipeline"):
         if layout.fewest <= limit and not (exactly and limit % layout.fewest):
             break

@@ -1,4 +1,5 @@
-"""Tells how a rehearsal ended. For a failure, it tells where and when it happened and who is responsible."""
+"""Determines how a rehearsal ended. For a failure, it determines where and when the failure happened and what is
+responsible."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Kind(str, enum.Enum):
 
 
 class Owner(str, enum.Enum):
-    """Who is likely responsible for a failure, judged by the place where the error was raised."""
+    """The part that is likely responsible for a failure, based on where the error was raised."""
 
     SCRIPT = _("the script")
     UPSTREAM = "upstream"
@@ -104,7 +105,7 @@ _NAMES = frozenset(name for name in vars(errors) if name.endswith("Error"))
 
 
 def judge(run: Run, asked: int, tree: Path) -> Outcome:
-    """Return the outcome of a run that was asked to make `asked` steps."""
+    """Return the outcome of a run for which `asked` steps were requested."""
     done = _done(run)
     if run.ended.status == 0 and not run.ended.limit and done >= asked:
         return Outcome(Kind.TRAINED, done, None)

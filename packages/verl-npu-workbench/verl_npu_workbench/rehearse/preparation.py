@@ -1,4 +1,4 @@
-"""Prepares a rehearsal: a small model and its checkpoint, data, a reward, and a rollout engine."""
+"""Prepares a rehearsal: a small model and its checkpoint, data, a reward function, and a rollout engine."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Request:
 def prepare(
     job: Job, architecture: Architecture, layout: Layout, folder: Path, request: Request, engine: RolloutEngine
 ) -> tuple[Setup, list[str]]:
-    """Make the model, the data, and a reward, and a checkpoint if the script uses one. Return them, and notes for the
-    user."""
+    """Create the model, the data, a reward function, and, if the script uses one, a checkpoint. Return them together
+    with notes for the user."""
     settings, images = job.settings, architecture.takes_images
     model = small_model_of(architecture, LAYERS * layout.pipeline, request.output / "models")
     train_file, test_file = write_questions(folder / "data", _data_source(settings), images)
@@ -101,8 +101,8 @@ def prepare(
 
 
 def chosen_architecture(settings: Settings, asked: str) -> Architecture:
-    """Return the architecture that the user names, or the one that the model's path names. Raise CommandError if
-    neither names one."""
+    """Return the architecture that the user specified or, by default, the architecture that is named in the model's
+    path. Raises CommandError if no architecture is found."""
     if asked:
         for each in ARCHITECTURES:
             if each.name == asked:
@@ -111,7 +111,7 @@ def chosen_architecture(settings: Settings, asked: str) -> Architecture:
             subject="--architecture",
             expected=_("one of ") + _(", ").join(each.name for each in ARCHITECTURES),
             found=repr(asked),
-            fix=_("give the model_type from the model's config.json"),
+            fix=_("specify the model_type from the model's config.json"),
         )
     path = next((settings.text(key) for key in _MODELS if settings.text(key)), "")
     return architecture_of(path)
@@ -126,14 +126,15 @@ def _data_source(settings: Settings) -> str:
 
 
 def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Path:
-    """Make the small model, or return the one that was made for this architecture, layers, and transformers."""
+    """Create the small model, or return the existing model for this architecture, this number of layers, and this
+    transformers version."""
     try:
         transformers = version("transformers")
     except PackageNotFoundError as error:
         raise CommandError(
             subject=_("this environment"),
             found=_("the package {package} is not installed").format(package="transformers"),
-            fix=_("run verl-npu with the Python of the environment in which your verl is installed"),
+            fix=_("run verl-npu with the Python interpreter of the environment that verl is installed in"),
         ) from error
     # A new version of the generator must not use older models.
     made_by = hashlib.sha256(small_model.source()).hexdigest()[:8]
@@ -156,11 +157,14 @@ def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Pat
             is_full = os.strerror(errno.ENOSPC) in found
             raise CommandError(
                 subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
-                expected=_("a model that transformers {transformers} can make").format(transformers=transformers),
+                expected=_("a model that transformers {transformers} can create").format(transformers=transformers),
                 found=found,
                 fix=_("free some disk space, or choose another --output")
                 if is_full
-                else _("install the transformers version that your verl requires, or rehearse with --architecture"),
+                else _(
+                    "install the transformers version that your version of verl requires, or rehearse with "
+                    "--architecture"
+                ),
             )
         (made / _SUMS).write_text(json.dumps(_sums(made)))
         # Another process may have been faster, with the same model.
@@ -192,7 +196,7 @@ def _sums(model: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEngine:
-    """The rollout engine of a rehearsal, and a note for the user."""
+    """The rollout engine of a rehearsal, and a note about it for the user."""
 
     name: str = ""
     """The engine that replaces the script's engine. Empty if the script's engine is used."""
@@ -211,7 +215,7 @@ def _installed(package: str) -> str:
 def rollout_engine(
     settings: Settings, asked: str, own_npus: bool = False, installed: Callable[[str], str] = _installed
 ) -> RolloutEngine:
-    """Return the engine that generates in the rehearsal. `own_npus` tells whether the rollout has separate NPUs."""
+    """Return the rollout engine to use in the rehearsal. `own_npus` states whether the rollout has separate NPUs."""
     own = settings.text(ENGINE)
     if own in _NO_ENGINES:
         return RolloutEngine()
@@ -235,10 +239,10 @@ def rollout_engine(
 def engine_for(
     trainer: str, settings: Settings, asked: str, own_npus: bool, installed: Callable[[str], str] = _installed
 ) -> RolloutEngine:
-    """Return the engine that generates in a rehearsal of this trainer.
+    """Return the rollout engine to use in a rehearsal of this trainer.
 
     Raises:
-        CommandError: only transformers' generate is available, but the trainer's weight sync needs vLLM or SGLang.
+        CommandError: the engine would be transformers' `generate`, but the trainer's weight sync needs vLLM or SGLang.
     """
     engine = rollout_engine(settings, asked, own_npus, installed)
     package = trainer.rpartition(".")[0]
@@ -248,7 +252,7 @@ def engine_for(
             subject=f"{trainer}, {ENGINE}={settings.text(ENGINE)}",
             expected=_("vLLM as the rollout engine, because this trainer cannot send weights to a substitute engine"),
             found=_("vLLM {vllm}, but --rollout chooses another engine").format(vllm=vllm) if vllm else _("no vLLM"),
-            fix=_("give --rollout vllm")
+            fix=_("specify --rollout vllm")
             if vllm
             else _(
                 "rehearse the script at ccd7d934 with scripts/rehearse.sh --verl CHECKOUT, which installs "
@@ -265,11 +269,11 @@ def _syncing_packages() -> set[str]:
 
 
 def write_questions(folder: Path, source: str, images: bool, rows: int = 64) -> tuple[Path, Path]:
-    """Write questions about sums to train.parquet and test.parquet. With `images`, each question has an image.
+    """Write addition questions to train.parquet and test.parquet. With `images`, each question has an image.
 
-    train.parquet has `rows` questions. The columns are those of verl's examples/data_preprocess, for reinforcement
-    learning, for supervised fine-tuning with one turn (extra_info, question, and answer), and for supervised
-    fine-tuning with several turns (messages).
+    train.parquet has `rows` questions. The columns are the columns that verl's examples/data_preprocess writes: for
+    reinforcement learning, for single-turn supervised fine-tuning (extra_info, question, and answer), and for
+    multi-turn supervised fine-tuning (messages).
     """
     import datasets
 

@@ -47,7 +47,7 @@ _PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class ScaledJob:
-    """The decisions that are made before a rehearsal starts."""
+    """A job that is scaled down for a rehearsal: its layout, its changed settings, and its command."""
 
     job: Job
     folder: Path
@@ -71,11 +71,11 @@ class Rehearsed:
 
 
 def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
-    """Make a small model and data, and scale the job's settings down.
+    """Create a small model and data, and scale the job's settings down.
 
     Raises:
-        CommandError: the model's architecture is unknown, there are too few NPUs, or the trainer's rollout engine is
-            not installed and has no substitute.
+        CommandError: the model's architecture is unknown, the number of NPUs is too small, or the trainer's rollout
+            engine is not installed and has no substitute.
     """
     trainer, entry = job.trainer, job.entry
     architecture = chosen_architecture(job.settings, request.architecture)
@@ -104,7 +104,7 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
 
 
 def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[str, float]], None]) -> Rehearsed:
-    """Run a scaled job, and judge how it ended. `told` is called with each step and its metrics."""
+    """Run a scaled job, and judge how it ended. `told` is a callback that receives each step and its metrics."""
     npus, tree = scaled.layout.all_npus, scaled.job.tree
     prepare_device(npus)
     compiler = kernels.prepare() if request.kernels else None
@@ -132,10 +132,9 @@ def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[s
 
 def _follows(change: Change, changes: Sequence[Change], job: Job) -> bool:
     """Return whether a changed key need not be set, because the key or a section around it interpolates another key
-    that
-    is set to the same value.
+    that is set to the same value.
 
-    Setting a key in an interpolated section would even be wrong: the section would be replaced by this one key.
+    Setting a key in an interpolated section would even be incorrect: the section would be replaced by this one key.
     """
     parts = change.key.split(".")
     for length in range(len(parts), 0, -1):
@@ -154,9 +153,9 @@ def _new_folder(output: Path, name: str) -> Path:
     except OSError as error:
         raise CommandError(
             subject="--output",
-            expected=_("a folder that can be written"),
+            expected=_("a writable folder"),
             found=f"{output}: {error}",
-            fix=_("give another folder"),
+            fix=_("specify another folder"),
         ) from error
     return folder
 
@@ -170,7 +169,7 @@ def by_rule(scaled: ScaledJob) -> Iterable[tuple[str, str, list[Change]]]:
 
 
 def scaled_content(scaled: ScaledJob) -> dict[str, object]:
-    """Return a scaled job as JSON."""
+    """Return a scaled job as a JSON-serializable object."""
     layout, trainer = scaled.layout, scaled.job.trainer
     sizes = ("tensor", "pipeline", "context", "expert", "sequence", "data", "rollout_tensor")
     return {
@@ -200,13 +199,13 @@ def features(done: Rehearsed) -> dict[str, list[str]]:
 
 
 def engine(scaled: ScaledJob) -> str:
-    """Return the name of the rehearsal's rollout engine. The result is empty if the job generates nothing."""
+    """Return the name of the rehearsal's rollout engine, or an empty string if the job has no rollout."""
     changed = [str(change.after) for change in scaled.changes if change.key == ENGINE]
     return changed[-1] if changed else scaled.job.settings.text(ENGINE)
 
 
 def curves(run: Run) -> dict[str, list[float]]:
-    """Return the rewards of a run by step. For fine-tuning, return the losses."""
+    """Return the reward of each step of a run or, for fine-tuning, the loss of each step."""
     return {
         name: [metrics[name] for step, metrics in sorted(run.steps.items()) if step >= 1 and name in metrics]
         for name in (*REWARD.names, *LOSS.names)
@@ -222,7 +221,7 @@ def _versions() -> dict[str, str]:
 
 
 def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
-    """Return the JSON representation of a rehearsal. `pin` is the pin that is nearest to the job's verl."""
+    """Return the JSON representation of a rehearsal. `pin` is the pin that is closest to the job's version of verl."""
     failure = done.outcome.failure
     return {
         "script": script,
@@ -279,8 +278,8 @@ def _error(each: Mapping[str, object]) -> str:
 
 
 def _kernels(each: Mapping[str, object]) -> str:
-    """Return the names of the failing kernels, and the number of kernels that compile. Empty if no kernels were
-    judged."""
+    """Return the names of the failing kernels and the number of kernels that compile as text, or an empty string if no
+    kernels were judged."""
     found = each.get("kernels")
     if not isinstance(found, Mapping):
         return ""

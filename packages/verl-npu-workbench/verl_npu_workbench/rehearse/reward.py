@@ -10,12 +10,12 @@ LARGEST_SUM = 18
 def grade(
     data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **more: object
 ) -> dict[str, float]:
-    """Grade an answer from 0 to 1. Up to 0.74 depends on the share of digits, up to 0.25 on whether the answer starts
-    with a number near the sum, and up to 0.01 on the answer's hash.
+    """Grade a response from 0 to 1. Up to 0.74 depends on the share of digits, up to 0.25 on whether the response
+    starts with a number near the sum, and up to 0.01 on the response's hash.
 
-    Rewards are gradual, because a random model never answers correctly and would learn nothing from rewards of 0 and
-    1. Filters use `acc` and drop groups whose answers all have the same value. A trainer that counts generations would
-    then end too early. Because of the hash, two answers almost never have the same value.
+    Rewards are graded, because a random model never answers correctly and would learn nothing from rewards of 0 and 1.
+    Filters that use `acc` drop groups of responses with equal values, and a trainer that counts generations would then
+    stop too early. The hash makes it very unlikely that two responses have the same value.
     """
     score = 0.0
     if solution_str:

@@ -1,4 +1,4 @@
-"""The rules by which a rehearsal scales settings. Each has a name, a reason, and the settings that it changes.
+"""The rules that a rehearsal uses to scale settings. A rule has a name, a reason, and the settings that it changes.
 
 The rules are applied in the order of this file, so a later rule sees the changes that earlier rules made.
 """
@@ -71,7 +71,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The files, layout, and length of a rehearsal."""
+    """The files, the parallel layout, and the number of steps of a rehearsal."""
 
     folder: Path
     """The folder that the run writes to."""
@@ -89,7 +89,7 @@ class Setup:
     response: int
     """The number of tokens of a response."""
     engine: str
-    """The rollout engine that runs. Empty if it is the script's own."""
+    """The rollout engine that runs instead of the script's engine. Empty if the script's own engine runs."""
     no_sleep: bool = False
     """Whether the engine is vLLM's CPU build, which has no sleep mode and cannot be split over verl's ranks."""
 
@@ -137,7 +137,7 @@ def _rule(name: str, reason: str) -> Callable[[Callable[[Settings, Settings, Set
 )
 def _model(script: Settings, now: Settings, setup: Setup) -> Changed:
     models = {key: str(setup.model) for key in script.matching(_MODELS) if script.get(key) not in (None, {}, "")}
-    # Do not ask the hub for anything.
+    # Request nothing from the hub.
     adapters = {key: None for key in script.ending("lora_adapter_path", "adapter_path") if script.get(key)}
     return {**models, **adapters}
 
@@ -266,10 +266,8 @@ def _overlong(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _sync_step(script: Settings) -> int:
-    """Return the number of mini batches between two weight syncs of the v1 trainer. It is 0 for other trainers.
-
-    The v1 trainer asserts that these mini batches make up one batch.
-    """
+    """Return the number of mini batches between two weight syncs of the v1 trainer, or 0 for other trainers. The v1
+    trainer asserts that these mini batches make up one batch."""
     return min(keys.size(script, keys.SYNC_STEP), _MOST_SYNC_STEP) if keys.is_separate(script) else 0
 
 
@@ -285,7 +283,7 @@ def _batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     before, generated = script.whole(BATCH), script.whole(keys.GENERATION_BATCH)
     if before > 0:
         after, parts = min(PROMPTS, before), _sync_step(script) or 1
-        # verl asserts that the answers that are trained at a time divide among all NPUs.
+        # verl asserts that the responses of one training batch can be divided evenly among all NPUs.
         while after % parts or after // parts * min(keys.size(script, SAMPLES), _MOST_SAMPLES) % setup.layout.npus:
             after += 1
         changed |= {keys.SYNC_STEP: parts} if keys.is_separate(script) else {}
@@ -354,8 +352,8 @@ def _micro_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _per_replica(key: str, now: Settings, setup: Setup) -> int:
-    """Return the number of sequences that a replica divides into micro batches: those of a mini batch, or of a
-    fine-tuning batch. It is 0 if `key` has no such batch."""
+    """Return the number of sequences in a mini batch, or in a fine-tuning batch, that a replica divides into micro
+    batches, or 0 if `key` has no such batch."""
     section, _unused, name = key.rpartition(".")
     if name.startswith("ppo_micro"):
         total = now.whole(f"{section}.ppo_mini_batch_size") * keys.size(now, SAMPLES)

@@ -1,7 +1,5 @@
-"""Makes small models with random weights. A model's path names the architecture.
-
-Run as a program, this module makes one model with its tokenizer: NAME LAYERS FOLDER.
-"""
+"""Creates small models with random weights. The architecture is determined from a model's path. Run as a program, this
+module creates one model with its tokenizer: NAME LAYERS FOLDER."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _ARCHITECTURES = Path(__file__).with_name("architectures.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A family of models, with the sizes of the small model that stands for it."""
+    """A family of models, and the sizes of the small model that represents the family."""
 
     name: str
     """transformers' model type."""
@@ -56,7 +54,7 @@ def _read() -> Iterator[Architecture]:
 
 
 ARCHITECTURES = tuple(_read())
-"""The architectures in the order in which they are searched. More specific patterns come first."""
+"""The architectures, in search order. More specific patterns come first."""
 
 
 def source() -> bytes:
@@ -66,10 +64,10 @@ def source() -> bytes:
 
 
 def architecture_of(path: str) -> Architecture:
-    """Return the architecture that a model's path names.
+    """Return the architecture whose name is in a model's path.
 
     Raises:
-        CommandError: the path names no known architecture.
+        CommandError: the path contains no name of a known architecture.
     """
     # The last parts of a path name the model; a folder above may name another one.
     for part in reversed([part.lower() for part in re.split(r"[/\\]", path) if part]):
@@ -78,10 +76,10 @@ def architecture_of(path: str) -> Architecture:
                 return each
     raise CommandError(
         subject=_("the model {path!r}").format(path=path),
-        expected=_("a path that names one of these architectures: ")
+        expected=_("a path that contains the name of one of these architectures: ")
         + _(", ").join(each.name for each in ARCHITECTURES),
         found=_("a path that contains none of these names"),
-        fix=_("give the architecture with --architecture NAME"),
+        fix=_("specify the architecture with --architecture NAME"),
     )
 
 
@@ -262,7 +260,7 @@ def _processor(architecture: Architecture, folder: Path) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Make the model that the command line names."""
+    """Create the model that is specified on the command line."""
     name, layers, folder = words
     found = next(each for each in ARCHITECTURES if each.name == name)
     generate(found, int(layers), Path(folder))

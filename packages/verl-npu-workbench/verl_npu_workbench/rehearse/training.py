@@ -34,7 +34,7 @@ _CONVERSION_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of a training."""
+    """The result of a training run."""
 
     ended: Ended
     steps: Mapping[int, Mapping[str, float]]
@@ -54,21 +54,21 @@ def command_of(trainer: Trainer, changes: Sequence[Change], npus: int, options: 
 
 
 def _converter(tree: Path) -> Path | None:
-    """Return the program in the source tree that converts a model for Megatron's distributed checkpointing. None if
-    the tree has none."""
+    """Return the program in the source tree that converts a model for Megatron's distributed checkpointing, or None if
+    the source tree has no such program."""
     found = tree / "scripts" / "converter_hf_to_mcore.py"
     return found if found.is_file() else None
 
 
 def written(folder: Path) -> Path:
-    """Return the part of a rehearsal's folder that its programs may write to. Only verl-npu itself writes to the
-    rest."""
+    """Return the subfolder of a rehearsal's folder that the rehearsed programs can write to. Only verl-npu writes to
+    the other parts of the folder."""
     return folder / "run"
 
 
 def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) -> str:
-    """Convert the model to a distributed Megatron checkpoint with the tree's own program. Return an error message, or
-    an empty text."""
+    """Convert the model to a distributed Megatron checkpoint with the conversion script of the verl source tree.
+    Return an error message, or an empty string if the conversion succeeded."""
     program = _converter(job.tree)
     if program is None:
         return _("the source tree has no converter")
@@ -134,7 +134,7 @@ def train(
     virtual: bool = True,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Run:
-    """Run `command` in a sandbox that lets it write only to a part of `folder`. Return the result.
+    """Run `command` in a sandbox that allows writing only to a part of `folder`. Return the result.
 
     Args:
         command: the command to run.
@@ -143,14 +143,14 @@ def train(
         folder: the rehearsal's folder.
         npus: the number of NPUs.
         seconds: the time limit.
-        told: a function that is called with each step and its metrics.
-        reads: further paths that the command can read.
+        told: a callback that receives each step and its metrics.
+        reads: additional paths that the command can read.
         unconfined: whether to run without a sandbox.
         virtual: whether to use virtual NPUs. Otherwise, the machine's NPUs are used, with all variables set for them.
-        more: further variables for all processes.
+        more: additional variables for all processes.
 
     Raises:
-        SandboxError: no sandbox can be made on this machine.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     check_possible(unconfined)
     variables, left_out = _variables(trainer, tree, folder, npus, virtual, unconfined)
@@ -229,9 +229,9 @@ def _variables(
         "HYDRA_FULL_ERROR": "1",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Otherwise, Ray starts a worker for each CPU that it is told of, which are many more than the real ones.
+        # Otherwise, Ray starts a worker for each configured CPU, and there are many more of them than real CPUs.
         "RAY_prestart_worker_first_driver": "0",
-        # On a busy machine, Ray's only node answers late, and Ray has taken it for dead.
+        # On a busy machine, Ray's only node responds late, and Ray has considered it dead.
         "RAY_health_check_timeout_ms": "60000",
         "RAY_health_check_failure_threshold": "20",
         "TOKENIZERS_PARALLELISM": "false",

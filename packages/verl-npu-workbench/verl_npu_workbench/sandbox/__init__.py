@@ -1,5 +1,5 @@
-"""A sandbox for untrusted programs, made with bubblewrap. The programs cannot change anything outside it, and they are
-ended after a time limit."""
+"""A sandbox for untrusted programs, created with bubblewrap. The programs cannot change anything outside the sandbox,
+and they are terminated after a time limit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "s
 """Folders in the root folder that are replaced in a sandbox, because their contents are private or belong to the
 kernel."""
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix")
-"""Folders in the root folder that programs need. /var is left out, because it contains the sockets of services."""
+"""Folders in the root folder that programs need. /var is omitted, because it contains the sockets of services."""
 _NO_TREES = (Path("/"), Path("/proc"), Path("/sys"), Path("/dev"))
 """Folders that are never mounted as a tree, because a sandbox has its own versions of them."""
 _CONFINEMENT = Path("/confinement.py")
@@ -62,19 +62,19 @@ _POLL, _TICK = 0.02, 0.25
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program in a sandbox ended."""
+    """How a sandboxed program exited."""
 
     status: int
     output: bytes
     seconds: float
     limit: str = ""
-    """A description of the limit that was exceeded. Empty if none was."""
+    """A description of the exceeded limit. Empty if no limit was exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A program's view of the file system: read-only system folders, empty writable folders, and the paths listed
-    here."""
+    """A program's view of the file system: read-only system folders, empty writable folders, and the paths in the
+    fields of this class."""
 
     read_only: tuple[Path, ...] = ()
     writable: Mapping[Path, Path] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Sandbox:
     """The read-only paths. The keys are paths inside the sandbox, and the values are paths outside."""
 
     def arguments(self, folder: Path) -> list[str]:
-        """Return bubblewrap's options for a program that starts in `folder`."""
+        """Return the bubblewrap options for a program whose working directory is `folder`."""
         words = ["--die-with-parent", "--unshare-all", "--new-session", "--hostname", "localhost", "--cap-drop", "ALL"]
         if os.geteuid() == 0:
             # The confinement needs these, and gives them up before the program starts.
@@ -117,7 +117,7 @@ class Sandbox:
 
 
 def device_cache() -> Path:
-    """Return the folder in which the compiled virtual device is cached."""
+    """Return the folder that caches the compiled virtual device."""
     return Path(os.environ.get(VIRTUAL_CACHE, "").strip() or Path.home() / ".cache" / "virtual-ascend").expanduser()
 
 
@@ -151,29 +151,29 @@ _FIX = _(
 
 
 def check_possible(unconfined: bool) -> None:
-    """Raise SandboxError if a sandbox is required but cannot be made."""
+    """Raise SandboxError if a sandbox is required but cannot be created."""
     if not unconfined:
         sandbox_program()
 
 
 def sandbox_program() -> tuple[str, ...]:
-    """Make a test run of bubblewrap. Return the program's path and the options that its version needs.
+    """Test whether bubblewrap works. Return the path of the program and the options that its version requires.
 
     Raises:
-        SandboxError: bubblewrap is not installed, or this machine does not allow it to make a sandbox.
+        SandboxError: bubblewrap is not installed, or this machine does not allow bubblewrap to create a sandbox.
     """
     found = shutil.which(_PROGRAM)
     if found is None:
         raise SandboxError(
-            subject=_("the sandbox for a launch script and for the code of its source tree"),
-            found=_("the program bwrap is not on PATH"),
+            subject=_("the sandbox for a launch script and its source tree"),
+            found=_("bwrap is not on PATH"),
             fix=_FIX.format(more=""),
         )
     program, said = _tried(found)
     if not program:
         raise SandboxError(
-            subject=_("the sandbox for a launch script and for the code of its source tree"),
-            expected=_("{found} to make a sandbox").format(found=found),
+            subject=_("the sandbox for a launch script and its source tree"),
+            expected=_("{found} to be able to create a sandbox").format(found=found),
             found=said,
             fix=_FIX.format(more=_(" and allow user namespaces (in a container: --security-opt seccomp=unconfined)")),
         )
@@ -182,7 +182,7 @@ def sandbox_program() -> tuple[str, ...]:
 
 @cache
 def _tried(found: str) -> tuple[tuple[str, ...], str]:
-    """Return the command that makes a sandbox and an empty error, or an empty command and bubblewrap's error."""
+    """Return the command that creates a sandbox and an empty error, or an empty command and bubblewrap's error."""
     said = ""
     for options in ((),) if os.geteuid() == 0 else (_NO_NESTING, ()):
         tried = subprocess.run(
@@ -199,7 +199,7 @@ def _tried(found: str) -> tuple[tuple[str, ...], str]:
 
 
 def why_none() -> str:
-    """Return the reason why this machine cannot make a sandbox; the result is empty if it can."""
+    """Return the reason why this machine cannot create a sandbox, or an empty string if it can."""
     try:
         sandbox_program()
     except SandboxError as error:
@@ -221,24 +221,24 @@ def run(
     keep: Sequence[int] = (),
 ) -> Ended:
     """Run a command in `folder`, and write its output to `log`. When this function returns, all processes of the
-    command have ended.
+    command have exited.
 
     Without a sandbox, the command runs as if the user had started it, but within the same limits.
 
     Args:
-        sandbox: the sandbox, or None to run without one.
+        sandbox: the sandbox, or None to run without a sandbox.
         command: the command.
-        folder: the folder in which it starts.
-        environment: its environment variables.
-        limits: its limits.
-        log: the file for its output.
+        folder: the command's working directory.
+        environment: the command's environment variables.
+        limits: the command's limits.
+        log: the file for the command's output.
         tick: a function that is called a few times a second.
-        asked: the contents of its stdin.
-        answer: a file descriptor for its stdout (default: stdout goes to the log, too).
-        keep: file descriptors that it inherits.
+        asked: the data to write to the command's stdin.
+        answer: a file descriptor for the command's stdout (default: stdout goes to the log, too).
+        keep: file descriptors that the command inherits.
 
     Raises:
-        SandboxError: no sandbox can be made on this machine.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     whole: list[str] = list(command)
     if sandbox is not None:
@@ -287,13 +287,13 @@ def ask(
     question: object,
     tick: Callable[[], None] = lambda: None,
 ) -> tuple[Ended, Answer]:
-    """Run a command that reads JSON from stdin and writes JSON to stdout. Return how the command ended, and its
-    answer.
+    """Run a command that reads JSON from stdin and writes JSON to stdout. Return how the command exited, and the JSON
+    that it wrote.
 
     While the command runs, `tick` is called a few times a second.
 
     Raises:
-        SandboxError: no sandbox can be made on this machine.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     with Pipe() as pipe:
         asked = json.dumps(question).encode()
@@ -334,7 +334,7 @@ def _process(
 
 
 def _confined(command: Sequence[str], limits: Limits) -> list[str]:
-    # The kernel counts threads, and our limit counts processes.
+    # The kernel counts threads, and the limit of the sandbox counts processes.
     most = 4 * limits.processes
     return [sys.executable, "-I", "-S", str(_CONFINEMENT), str(limits.file), str(most), *command]
 
@@ -363,8 +363,8 @@ def _outside_system(paths: Iterable[str]) -> list[Path]:
 
 
 def _entries(tree: Path) -> list[Path]:
-    """Return the entries of a tree that are visible in a sandbox. The user's home folder is left out. If the tree is
-    the home folder itself, its hidden entries are left out, too."""
+    """Return the entries of a tree that are visible in a sandbox. The user's home folder is omitted. If the tree is
+    the home folder itself, its hidden entries are omitted, too."""
     home = Path.home().resolve()
     entries = [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
     hidden = {entry for entry in entries if tree == home and entry.name.startswith(".")}

@@ -1,4 +1,4 @@
-"""The answer of a program in a sandbox: bytes from a pipe that are parsed as JSON of limited size and depth."""
+"""The response of a sandboxed program: bytes from a pipe that are parsed as JSON of limited size and depth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEEPEST = 64
 
 
 class Pipe:
-    """Reads a program's output from a pipe, and keeps it up to a limit."""
+    """Reads a program's output from a pipe, and keeps it up to a size limit."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -36,7 +36,7 @@ class Pipe:
 
     @property
     def data(self) -> bytes:
-        """The output up to the limit. Read it only after the pipe is closed."""
+        """The program's output, up to the size limit. Read this property only after the pipe is closed."""
         return b"".join(self._chunks)
 
     @property
@@ -55,12 +55,12 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A program's answer."""
+    """The response of a sandboxed program: the parsed JSON, or the reason why it is invalid."""
 
     content: Mapping[str, object]
-    """A JSON object; empty if the answer is not one."""
+    """A JSON object. Empty if the response is invalid."""
     wrong: str = ""
-    """A description of what is wrong with the answer. Empty if the answer is valid."""
+    """The reason why the response is invalid. Empty if the response is valid."""
 
     @classmethod
     def of(cls, pipe: Pipe) -> Answer:
@@ -70,7 +70,7 @@ class Answer:
 
     @classmethod
     def read(cls, data: bytes) -> Answer:
-        """Parse an answer that is not trusted."""
+        """Parse an untrusted response."""
         if not data.strip():
             return cls({}, "nothing")
         try:

@@ -1,10 +1,7 @@
-"""A control group (cgroup), with which the kernel limits all processes of a sandbox together. It is used if we can
-make one.
-
-We can make one in two cases: if a folder of the cgroup file system is writable (as for root, or in a container that
-was given one), or if systemd makes a scope for the user. Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst
-and cgroup-v1/memory.rst of Linux; systemd-run(1).
-"""
+"""A control group (cgroup), which the kernel uses to limit all processes of a sandbox together. A control group is
+used if verl-npu can create one, which is possible in two cases: if a folder of the cgroup file system is writable (as
+for root, or in a container that was given one), or if systemd creates a scope for the user. Sources: cgroups(7);
+Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of Linux; systemd-run(1)."""
 
 from __future__ import annotations
 
@@ -26,12 +23,12 @@ _SYSTEMD = "systemd-run"
 
 @dataclass(slots=True)
 class Group:
-    """A control group, or a scope that systemd makes for the command."""
+    """A control group, or a scope that systemd creates for the command."""
 
     folder: Path | None
     """The folder of the control group. For a scope, None until a process runs in it."""
     command: tuple[str, ...] = ()
-    """A prefix for the command that makes the scope. Empty if the process joins the group itself."""
+    """A prefix for the command that creates the scope. Empty if the process joins the group itself."""
     members: int | None = None
     """An open file. A process joins the group by writing to it."""
 
@@ -41,12 +38,12 @@ class Group:
             os.write(self.members, b"0")
 
     def follow(self, pid: int) -> None:
-        """Find the folder of the scope that a process runs in."""
+        """Find the cgroup folder of the systemd scope that a process runs in."""
         if self.command:
             self.folder = _folder_of(Path(f"/proc/{pid}/cgroup"), "")
 
     def refused(self) -> bool:
-        """Return whether the kernel has killed a process of the group for exceeding the memory limit."""
+        """Return whether the kernel has killed a process in the group for exceeding the memory limit."""
         if self.folder is None:
             return False
         for name in ("memory.events", "memory.oom_control"):
@@ -58,8 +55,8 @@ class Group:
 
 @contextlib.contextmanager
 def group(memory: int, processes: int) -> Iterator[Group | None]:
-    """Make a group with these limits, and remove it at the end of the `with` block. The `with` statement yields None
-    if no group can be made."""
+    """Context manager that creates a group with these limits, and removes the group at the end of the `with` block. It
+    yields None if the group cannot be created."""
     made = (_made(memory, processes) or _scope(memory, processes)) if memory else None
     try:
         yield made
@@ -70,7 +67,7 @@ def group(memory: int, processes: int) -> Iterator[Group | None]:
 
 
 def _made(memory: int, processes: int) -> Group | None:
-    """Make a group below this process's own group or, because only leaf groups have processes in version 2, beside
+    """Create a group below this process's own group or, because only leaf groups have processes in version 2, beside
     it."""
     for controller, limit in (("", _V2), ("memory", _V1)):
         own = _folder_of(Path("/proc/self/cgroup"), controller)
@@ -146,7 +143,7 @@ _SCOPE = ("--user", "--scope", "--quiet", "--collect")
 
 @cache
 def _systemd() -> str:
-    """Return the path of systemd-run if it can make scopes; empty otherwise."""
+    """Return the path of systemd-run, or an empty string if systemd-run cannot create scopes."""
     program = shutil.which(_SYSTEMD)
     if program is None or not (ROOT / "cgroup.controllers").is_file():
         return ""

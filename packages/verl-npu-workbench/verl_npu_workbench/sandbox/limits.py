@@ -36,7 +36,7 @@ Object = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a sandbox. A sandbox that exceeds one of them is ended."""
+    """The limits of a sandbox. If a limit is exceeded, the sandbox is terminated."""
 
     seconds: float
     processes: int = 512
@@ -57,7 +57,7 @@ def available_memory() -> int:
 
 
 class Watch:
-    """Watches whether a process and its descendants keep to their limits."""
+    """Monitors whether a process and its descendants stay within their limits."""
 
     def __init__(self, limits: Limits, pid: int, log: Path, written: Sequence[Path], group: Group | None) -> None:
         self.limits, self.pid, self.log, self.written, self.group = limits, pid, log, written, group
@@ -66,13 +66,13 @@ class Watch:
         self.others = _all_threads()
 
     def exceeded(self) -> str:
-        """Describe the limit that was exceeded. The result is empty if no limit was exceeded. This method is fast
-        enough to be called many times a second."""
+        """Return a description of the limit that was exceeded, or an empty string if no limit was exceeded. This
+        method is fast enough to be called many times a second."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
-            return _("a program that was still running after {seconds:.0f} s").format(seconds=limits.seconds)
+            return _("the program was still running after {seconds:.0f} s").format(seconds=limits.seconds)
         if self.log.stat().st_size > 64 * limits.output:
-            return _("a program that printed more than {value} MiB").format(value=64 * limits.output >> 20)
+            return _("the program printed more than {value} MiB").format(value=64 * limits.output >> 20)
         # The machine's number of threads shows a fork bomb before there are too many processes to inspect.
         if now < self.next and _all_threads() - self.others < limits.processes:
             return ""
@@ -84,21 +84,21 @@ class Watch:
         return found
 
     def refused(self) -> str:
-        """Describe the memory limit if the kernel has enforced it. Otherwise, the result is empty."""
+        """Return a description of the memory limit if the kernel has enforced it, otherwise an empty string."""
         if self.group is not None and self.group.refused():
-            return _("a program that took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
+            return _("the program used more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""
 
     def _used(self, inside: Sequence[int]) -> str:
         limits = self.limits
         if len(inside) > limits.processes:
-            return _("a program with {count} processes at once, although {processes} are allowed").format(
+            return _("the program had {count} processes at once, although only {processes} are allowed").format(
                 count=len(inside), processes=limits.processes
             )
         if found := self.refused():
             return found
         if limits.memory and memory_of(inside, limits.memory) > limits.memory:
-            return _("a program that took more than {memory} MiB of memory").format(memory=limits.memory >> 20)
+            return _("the program used more than {memory} MiB of memory").format(memory=limits.memory >> 20)
         if limits.written:
             return next(filter(None, (_too_much_in(folder, limits.written) for folder in self.written)), "")
         return ""
@@ -187,7 +187,7 @@ def _files(processes: Iterable[int]) -> Mapping[int, int]:
 
 def _filesystem(place: str, device: str) -> dict[int, int]:
     """Return the bytes of the file system at `place` if it is still on `device`. Mounts move while a sandbox is being
-    made."""
+    created."""
     try:
         opened = os.open(place, os.O_PATH)
     except OSError:
@@ -230,7 +230,8 @@ class _Counted:
 
 
 def _too_much_in(folder: Path, most: int) -> str:
-    """Describe the limit that the files in a folder exceed. Empty if none is exceeded. Links are not followed."""
+    """Describe the limit that the files in a folder exceed. Return an empty string if no limit is exceeded. Links are
+    not followed."""
     counted = _Counted()
     try:
         _count(os.open(folder, _FOLDER), counted, most, 0)
@@ -247,7 +248,7 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
         if counted.entries > _MOST_ENTRIES or depth > _DEEPEST:
             raise OverflowError(
                 _(
-                    "a program that wrote more than {most_entries} files, or nested folders more than {deepest} "
+                    "the program wrote more than {most_entries} files, or nested folders more than {deepest} "
                     "levels deep"
                 ).format(most_entries=_MOST_ENTRIES, deepest=_DEEPEST)
             )
@@ -264,6 +265,6 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
             if below is not None:
                 _count(below, counted, most, depth + 1)
         if counted.size > most:
-            raise OverflowError(_("a program that wrote more than {most} MiB of files").format(most=most >> 20))
+            raise OverflowError(_("the program wrote more than {most} MiB of files").format(most=most >> 20))
     finally:
         os.close(opened)

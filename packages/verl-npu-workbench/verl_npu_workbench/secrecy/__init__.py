@@ -1,2 +1,2 @@
-"""Keeps private data private: it removes secrets, names, addresses, and paths from texts, and limits the environment
+"""Protects private data: it removes secrets, names, addresses, and paths from texts, and limits the environment
 variables in a sandbox."""

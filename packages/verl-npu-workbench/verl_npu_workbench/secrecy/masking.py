@@ -27,10 +27,8 @@ _ORDINARY = re.compile(r"\d{1,6}|[a-z_]{1,16}|\.{0,2}/[\w./\-]*")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable's value may be a secret.
-
-    An ordinary value counts as a secret only if the name is clearly that of a password.
-    """
+    """Return whether a variable's value may be a secret. An ordinary value counts as a secret only if the name is
+    clearly the name of a password."""
     kind = kind_of(name)
     if kind in (Kind.HARMLESS, Kind.PERHAPS) or is_harmless(value, kind):
         text = f"{name}={value}"
@@ -278,13 +276,13 @@ def _prose(text: str, found: re.Match[str], kind: Kind) -> Iterator[_Span]:
 
 
 def _word(text: str, at: int = 0) -> str | None:
-    """Return the word at a position, without punctuation at its end. None if there is no word."""
+    """Return the word at a position, without punctuation at its end, or None if there is no word."""
     found = _WORD.match(text, at)
     return found[0].rstrip(_TRAILING) if found else None
 
 
 def _is_suspicious(value: str) -> bool:
-    """Return whether a value in prose looks like a secret: it mixes letters and digits."""
+    """Return whether a value in prose looks like a secret, that is, whether it mixes letters and digits."""
     mixes = re.search(r"\d", value) and re.search(r"[^\W\d]", value)
     return len(value) >= 6 and bool(mixes) and "=" not in value[:-2] and not is_harmless(value, Kind.PERHAPS)
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """The kind of value that a name suggests. The mask in the text shows this kind."""
+    """The kind of value, such as a password, that a name suggests. The mask in the text shows this kind."""
 
     PASSWORD = "password"
     """A value chosen by a person. It may contain blanks and punctuation, or be a number."""
@@ -96,11 +96,12 @@ _SETTING = re.compile(
 )
 """A key of verl's configuration."""
 _MOST_TOKEN_DIGITS = 6
-"""The most digits of a number that may be a token id in a vocabulary."""
+"""The maximum number of digits of a number that may be a token ID in a vocabulary."""
 
 
 def kind_of(name: str, before: str = "") -> Kind:
-    """Return the kind of value that a name suggests. `before` is the text in front of the name."""
+    """Return the kind of value, such as a password, that a name suggests. `before` is the text that precedes the
+    name."""
     if _CHINESE.search(name):
         return Kind.PASSWORD
     letters = re.sub(r"[^a-z]", "", name.lower())
@@ -163,8 +164,8 @@ _SHORTEST, _SHORTEST_PART = 20, 14
 
 
 def is_random(word: str) -> bool:
-    """Return whether a word looks random: it switches between lower case, upper case, and digits too often for a
-    name."""
+    """Return whether a word looks random, that is, whether it switches between lowercase, uppercase, and digits too
+    often for a name."""
     letters = sum(map(str.isalnum, word))
     if letters < _SHORTEST or max(map(len, re.split(r"[._/\-]", word))) < _SHORTEST_PART:
         return False

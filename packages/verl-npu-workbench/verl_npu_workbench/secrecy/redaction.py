@@ -1,4 +1,4 @@
-"""Removes private data from a text: keys and passwords, names of users and hosts, addresses, and paths."""
+"""Removes private data from a text: keys and passwords, user names, host names, addresses, and paths."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORTEST = 3
 
 
 class Redaction:
-    """Removes private data. A host or an address always gets the same replacement, so the text stays
+    """Removes private data. A host or an address always gets the same replacement, so that the text stays
     understandable."""
 
     def __init__(self, names: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
@@ -44,7 +44,7 @@ class Redaction:
 
     @staticmethod
     def here(hosts: Iterable[str] = ()) -> Redaction:
-        """Return a redaction that knows this user, this host, the given other hosts, and this process's environment
+        """Return a redaction for this user name, this host, the given other hosts, and this process's environment
         variables."""
         try:
             user = getpass.getuser()
@@ -76,7 +76,7 @@ class Redaction:
 
 
 def _shortened(path: str) -> str:
-    """Return the last parts of a path, without the name of a user."""
+    """Return the last parts of a path, without a user name."""
     if path.startswith(_PUBLIC):
         return path
     parts = PurePath(path).parts

@@ -40,7 +40,8 @@ def allowed(environ: Mapping[str, str], named: Iterable[str] = ()) -> dict[str, 
 
 
 def restored(text: str, environ: Mapping[str, str]) -> str:
-    """Replace the placeholders of `allowed` in a text by the original secrets, for a program outside the sandbox."""
+    """Replace the placeholders that `allowed` inserted in a text with the original secrets, for a program outside the
+    sandbox."""
     return _PLACEHOLDERS.sub(lambda found: environ.get(found[1], found[0]), text)
 
 

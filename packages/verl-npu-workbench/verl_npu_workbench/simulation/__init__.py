@@ -20,8 +20,8 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """Register import hooks that replace software for real NPUs as soon as verl, transformers, MindSpeed, vLLM, or
-    Triton is imported."""
+    """Register import hooks that replace NPU-specific software with simulations as soon as verl, transformers,
+    MindSpeed, vLLM, or Triton is imported."""
     wanted = dict(_HOOKS)
     if has_own_torch_npu():
         wanted["vllm.v1.executor.abstract"] = "graphs:refuse_graphs"

@@ -16,10 +16,10 @@ _BUILD_OPTIONS = ("attn_implementation", "dtype", "torch_dtype")
 
 
 def leave_weights_out(module: ModuleType) -> None:
-    """Make `transformers.modeling_utils` leave large weights uninitialised.
+    """Make `transformers.modeling_utils` leave large weights uninitialized.
 
-    The host does not allocate memory that is never written to. Small weights are initialised, because they are real on
-    a virtual NPU, too. The checkpoint needs only its config.json and its tokenizer.
+    The host does not allocate memory that is never written to. Small weights are initialized, because a virtual NPU
+    stores their values, too. The checkpoint needs only its config.json and its tokenizer.
     """
     base = module.PreTrainedModel
     from_config = base._from_config.__func__

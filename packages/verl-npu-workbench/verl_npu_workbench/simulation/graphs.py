@@ -1,9 +1,7 @@
-"""Allows graph modes of vLLM whose results were compared with eager mode on virtual NPUs, and refuses other modes at
-the start.
-
-Without the refusal, an engine might fail minutes later in one of its own processes, or give answers that nobody has
-verified. In addition, the addresses of the weights are recorded when graphs are captured, for the proof of weights.
-"""
+"""Allows vLLM's graph modes whose results were compared with eager mode on virtual NPUs, and refuses other graph modes
+at the start. Otherwise, an engine might fail minutes later in one of its own processes, or generate responses that
+nobody has verified. In addition, the addresses of the weights are recorded when graphs are captured, for the proof of
+weights."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ from verl_npu.features.weight_sync.engines.captured import remember
 
 
 def refuse_graphs(module: ModuleType) -> None:
-    """Make vLLM call `check_eager` when it chooses an engine's executor. At this point, the engine's settings are
-    final and none of its processes runs yet."""
+    """Make vLLM call `check_eager` when it selects an engine's executor. At this point, the engine's settings are
+    final, and no engine process has started."""
     executor = module.Executor
     original = executor.get_class
 
@@ -31,8 +29,8 @@ def refuse_graphs(module: ModuleType) -> None:
 
 
 def note_weights(module: ModuleType) -> None:
-    """Make vllm-ascend record the addresses of its weights when it captures graphs. Later checks of the weights
-    need these addresses."""
+    """Make vllm-ascend record the addresses of its weights when it captures graphs, so that later checks of the
+    weights can use these addresses."""
     runner = module.NPUModelRunner
     original = runner.capture_model
 
@@ -50,11 +48,11 @@ def check_eager(settings: Any) -> None:
     asked = _asked(settings) if settings.device_config.device_type == "npu" else ""
     if asked:
         raise JobSettingError(
-            subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
-            expected=f"no graphs, or {_offered()}. Other modes of graphs were not compared with eager mode",
+            subject="a vLLM engine on virtual NPUs (VIRTUAL_ASCEND is set)",
+            expected=f"no graphs, or {_offered()}. Other graph modes were not compared with eager mode",
             found=asked,
-            fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True, for vLLM's server "
-            "--enforce-eager)",
+            fix="set enforce_eager=True (in verl, set actor_rollout_ref.rollout.enforce_eager=True; for vLLM's "
+            "server, add --enforce-eager)",
         )
 
 
@@ -63,7 +61,7 @@ TRIED = {
     "0.13.0": ("PIECEWISE", "FULL_DECODE_ONLY"),
     "0.23.0": ("PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"),
 }
-"""From each release of vllm-ascend to vLLM's graph modes that give the same answers as eager mode."""
+"""A mapping from each release of vllm-ascend to the vLLM graph modes whose responses are equal to eager mode's."""
 
 
 def _offered() -> str:

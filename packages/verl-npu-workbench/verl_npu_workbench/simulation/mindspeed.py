@@ -51,18 +51,20 @@ def offer_operators(builder: ModuleType) -> None:
 
 
 def load_without_atb(builder: ModuleType) -> None:
-    """Let the builders in `mindspeed.op_builder.atb_builder` load registered operators without CANN's package nnal."""
+    """Let the builders in `mindspeed.op_builder.atb_builder` load registered operators without the CANN package
+    nnal."""
     del builder.AtbOpBuilder.load
 
 
 def offer_sorting(kernels: ModuleType) -> None:
-    """Replace the functions that launch kernels in `mindspeed.ops.triton.sort_chunks_by_idx`."""
+    """Replace the functions in `mindspeed.ops.triton.sort_chunks_by_idx` that launch kernels with implementations in
+    plain torch."""
     kernels.make_chunk_sort_map = chunk_sort_map  # type: ignore[attr-defined]
     kernels.sort_chunks_by_map = sorted_rows  # type: ignore[attr-defined]
 
 
 def offer_norm(kernels: ModuleType) -> None:
-    """Replace the norm in `mindspeed.ops.triton.l2norm`."""
+    """Replace the norm in `mindspeed.ops.triton.l2norm` with an implementation in plain torch."""
     kernels.l2norm = kernels.l2_norm = l2norm  # type: ignore[attr-defined]
 
 
@@ -104,13 +106,13 @@ def offer_recurrence(rule: ModuleType) -> None:
             cu_seqlens=cu_seqlens,
         )
 
-    # verl-npu says whose function it is.
+    # verl-npu reports the function's module.
     chunk_gated_delta_rule.__module__ = rule.__name__
     rule.chunk_gated_delta_rule = chunk_gated_delta_rule  # type: ignore[attr-defined]
 
 
 def l2norm(x: torch.Tensor, eps: float = 1e-6, output_dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Divide x [.., K] by the root of the sum of its squares along K plus `eps`. Source: ops/triton/l2norm.py."""
+    """Divide x [.., K] by sqrt(sum(x**2) + eps), with the sum along K. Source: ops/triton/l2norm.py."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(output_dtype or x.dtype)
 
@@ -145,7 +147,8 @@ def grouped_product(
     multiply groups of columns -> [[E,M,N]].
 
     `group_list` has the ends of the groups (group_list_type 0) or their sizes (1). Source: npu_gmm in MindSpeed's
-    gmm.cpp, which calls the same operator as torch_npu's npu_grouped_matmul. Raise the same RuntimeErrors.
+    gmm.cpp, which calls the same operator as torch_npu's npu_grouped_matmul. Raises the same RuntimeErrors as that
+    operator.
     """
     return npu_grouped_matmul(
         x,
@@ -228,13 +231,13 @@ def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Ten
         if tensor.dim() != _DIMENSIONS:
             raise RuntimeError(f"{name} should have {_DIMENSIONS} dimensions, but has {tensor.dim()}")
     if x.shape[-1] % 2:
-        raise RuntimeError(f"the width of a head must be even, but is {x.shape[-1]}")
+        raise RuntimeError(f"the head dimension of x must be even, but is {x.shape[-1]}")
     if cos.shape != sin.shape:
         raise RuntimeError(
             f"cos and sin must have the same shape, but their shapes are {tuple(cos.shape)} and {tuple(sin.shape)}"
         )
     if mode not in tuple(_Rotation):
-        raise RuntimeError(f"the mode should be 0 (halves) or 1 (interleaved), but is {mode}")
+        raise RuntimeError(f"the rotary mode must be 0 (halves) or 1 (interleaved), but is {mode}")
 
     def compute(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor]:
         if mode == _Rotation.HALF:

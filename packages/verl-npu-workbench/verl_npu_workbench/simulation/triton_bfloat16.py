@@ -1,7 +1,7 @@
 """Makes Triton's interpreter compute bfloat16 in float32 and round to the nearest value, like NPUs.
 
 Without this module, the interpreter treats the bits of bfloat16 as integers, and truncates when it converts. Float8
-arithmetic is refused.
+arithmetic raises an error.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class Kind(Protocol):
 
 
 class Dtype(Protocol):
-    """A numpy type."""
+    """A NumPy type."""
 
     kind: str
 
 
 class Array(Protocol):
-    """A numpy array."""
+    """A NumPy array."""
 
     dtype: Dtype
 
     def astype(self, kind: object) -> Array:
-        """Convert the array's numbers to another numpy type."""
+        """Convert the array's numbers to another NumPy type."""
 
     def view(self, kind: object) -> Array:
-        """Return an array with the same bits, read as numbers of another numpy type."""
+        """Return a view of the array's bits as numbers of another NumPy type."""
 
     def __lshift__(self, bits: object) -> Array: ...
 
 
 class Handle(Protocol):
-    """A tensor in the interpreter: a numpy array, and Triton's type of its elements."""
+    """A tensor in the interpreter: a NumPy array, and the Triton type of its elements."""
 
     data: Array
     dtype: Kind
@@ -92,7 +92,7 @@ def compute_bfloat16(interpreter: ModuleType) -> None:
 
 
 def is_known(interpreter: ModuleType) -> bool:
-    """Return whether this release of Triton has all parts of the interpreter that this module changes."""
+    """Return whether this Triton release has every part of the interpreter that this module patches."""
     methods = [*_TYPE_OF_RESULT, "cast_impl", "create_fp_to_fp", "create_atomic_rmw", "get_fp32"]
     names = ["_patch_lang_tensor", "TensorHandle", "np", "tl"]
     reductions = ("ReduceScanOpIneterface", "ReduceScanOpInterface")
@@ -107,7 +107,9 @@ def _in_float32(interpreter: ModuleType, upstreams: Callable[..., Handle], index
     @functools.wraps(upstreams)
     def compute(self: object, *given: object) -> object:
         if any(_has_float8(each, interpreter) for each in given) and upstreams.__name__ != "create_dot":
-            raise NotImplementedError("the virtual Ascend does not compute in float8: convert the values first")
+            raise NotImplementedError(
+                "the virtual Ascend does not support float8 arithmetic: convert the values to another dtype first"
+            )
         result = upstreams(self, *(_widened(interpreter, each) for each in given))
         if not _is_bfloat16(given[index], interpreter):
             return result
@@ -158,7 +160,7 @@ def _refused(interpreter: ModuleType, upstreams: Method) -> Method:
     @functools.wraps(upstreams)
     def refuse(self: object, *given: object) -> object:
         if any(_is_bfloat16(each, interpreter) for each in given):
-            raise NotImplementedError("the virtual Ascend does not compute atomic operations on bfloat16")
+            raise NotImplementedError("the virtual Ascend does not support atomic operations on bfloat16")
         return upstreams(self, *given)
 
     return refuse
@@ -169,7 +171,7 @@ def _refused_in_reductions(interpreter: ModuleType, upstreams: Method) -> Method
     def refuse(self: object, given: Block | tuple[Block, ...]) -> object:
         for each in given if isinstance(given, tuple) else (given,):
             if _is_bfloat16(each.handle, interpreter):
-                raise NotImplementedError("the virtual Ascend does not compute reductions of bfloat16: use float32")
+                raise NotImplementedError("the virtual Ascend does not support bfloat16 reductions: use float32")
         return upstreams(self, given)
 
     return refuse

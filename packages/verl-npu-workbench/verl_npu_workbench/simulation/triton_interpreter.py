@@ -1,4 +1,5 @@
-"""Runs Triton kernels on virtual NPUs: with our reference if there is one, otherwise with Triton's slow interpreter.
+"""Runs Triton kernels on virtual NPUs: with a reference implementation from `triton_references` if there is one,
+otherwise with Triton's slow interpreter.
 
 The interpreter works directly on the memory of the virtual NPU. Launches can be recorded for the compiler
 (`triton_launches`). The hooks in this module run when Triton's modules are imported, before the first kernel is
@@ -31,7 +32,7 @@ from .triton_references import reference_of
 
 
 class Executor(Protocol):
-    """The object that Triton's interpreter makes from a kernel and a grid."""
+    """The object that Triton's interpreter creates from a kernel and a grid."""
 
     fn: FunctionType
     arg_names: Sequence[str]
@@ -45,7 +46,7 @@ class Language(Protocol):
 
 
 class Configuration(Protocol):
-    """One of the configurations from which a tuner chooses."""
+    """One of the configurations that an autotuner chooses from."""
 
     kwargs: Mapping[str, object]
 
@@ -54,7 +55,7 @@ class Configuration(Protocol):
 
 
 class Kernel(Protocol):
-    """The kernel that a tuner launches."""
+    """The kernel that an autotuner launches."""
 
     def run(self, *given: object, **named: object) -> object:
         """Launch the kernel."""
@@ -78,8 +79,7 @@ the option."""
 
 
 def offer_triton() -> None:
-    """If no Triton is installed, make `import triton` find the Triton in the folder that the variable
-    VERL_NPU_KERNEL_TRITON names."""
+    """If Triton is not installed, make `import triton` import Triton from the folder in VERL_NPU_KERNEL_TRITON."""
     folder = environment.KERNEL_TRITON.text().strip()
     if folder and folder not in sys.path:
         # At the end, because an installed Triton comes first.
@@ -99,13 +99,14 @@ def interpret(jit: ModuleType) -> None:
 
 
 def give_driver(module: ModuleType) -> None:
-    """Give Triton a driver for virtual NPUs, because programs query the driver for a device when they are imported."""
+    """Give Triton a driver for virtual NPUs, because some modules query the driver for a device when they are
+    imported."""
     if not torch.cuda.is_available():
         module.driver.set_active(_Driver())
 
 
 def compute_launches(interpreter: ModuleType) -> None:
-    """Make the interpreter record and check each launch, and then compute it on the memory of the virtual NPU."""
+    """Make the interpreter record and check each launch, and then run the launch on the virtual NPU's memory."""
     upstreams = interpreter.GridExecutor
 
     class Launcher(upstreams):  # type: ignore[misc, valid-type]  # a class of Triton's
@@ -119,7 +120,7 @@ def compute_launches(interpreter: ModuleType) -> None:
             return [_host(each) for each in given], {name: _host(each) for name, each in named.items()}
 
         def _restore_args_dev(self, *_views: object) -> None:
-            """Do nothing: the interpreter has written directly to the NPU's memory."""
+            """Do nothing, because the interpreter has written directly to the NPU's memory."""
 
     if is_known(interpreter):
         compute_bfloat16(interpreter)
@@ -137,7 +138,7 @@ def compute_launches(interpreter: ModuleType) -> None:
 
 
 def offer_functions(math: ModuleType) -> None:
-    """Give `triton.language.math` the functions that triton-ascend adds and that flash-linear-attention imports."""
+    """Add to `triton.language.math` the functions that triton-ascend provides and flash-linear-attention imports."""
     if not hasattr(math, "tanh"):
         math.tanh = importlib.import_module("triton.language.extra.libdevice").tanh  # type: ignore[attr-defined]
 
@@ -156,8 +157,8 @@ def _with_tensors_as_counters(interpreter: ModuleType, upstreams: Callable[..., 
 
 
 def follow_tuning(autotuner: ModuleType) -> None:
-    """Make a tuner record its launch with all of its configurations. No tuning takes place: the first configuration is
-    computed."""
+    """Make an autotuner record its launch with all of its configurations. No tuning takes place: the kernel runs with
+    the first configuration."""
     run = autotuner.Autotuner.run
 
     @functools.wraps(run)
@@ -219,17 +220,18 @@ def _names(told: Sequence[str | int], parameters: Sequence[str]) -> tuple[str, .
 def _check_possible(name: str, interpreter: ModuleType) -> None:
     if not is_known(interpreter):
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend does not support the interpreter of this release of Triton "
-            f"({sys.modules['triton'].__version__}); 3.2 and 3.5 are tested"
+            f"Triton kernel {name}: the virtual Ascend does not support the interpreter of Triton "
+            f"{sys.modules['triton'].__version__}; the tested releases are 3.2 and 3.5"
         )
     if torch.npu.is_current_stream_capturing():
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend cannot capture it in a graph, because Triton's interpreter "
-            "runs it"
+            f"Triton kernel {name}: the virtual Ascend cannot capture this kernel in a graph, because Triton's "
+            "interpreter runs it"
         )
     if ledger.phantom_bytes():
         raise NotImplementedError(
-            f"Triton's kernel {name} cannot run on phantom NPUs, which have no values (VIRTUAL_ASCEND_PHANTOM is set)"
+            f"the Triton kernel {name} cannot run on phantom NPUs, whose tensors have no values "
+            "(VIRTUAL_ASCEND_PHANTOM is set)"
         )
 
 
@@ -299,6 +301,6 @@ class _Driver:
         return 0
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return a function that claims to time a configuration but runs nothing, so that the first configuration is
+        """Return a function that appears to time a configuration but runs nothing, so that the first configuration is
         chosen."""
         return lambda _call, quantiles=(0.5,), **_more: [0.0 for _ in quantiles]

@@ -60,8 +60,8 @@ def recorded() -> bool:
 
 
 def record(launch: Launch) -> bool:
-    """Record a launch if this process records launches. Return True if the launch happens inside `collecting`, and so
-    must not be computed."""
+    """Record a launch if this process records launches. Return True if the launch happens inside `collecting` and
+    therefore must not run."""
     collected = _collected.get()
     if collected is not None:
         collected.append(case(launch))
@@ -73,7 +73,7 @@ def record(launch: Launch) -> bool:
 
 @contextlib.contextmanager
 def collecting() -> Iterator[list[Case]]:
-    """Collect the launches inside the `with` block in a list, instead of computing them."""
+    """Within the `with` block, collect launches in a list instead of running them."""
     cases: list[Case] = []
     token = _collected.set(cases)
     try:
@@ -84,7 +84,7 @@ def collecting() -> Iterator[list[Case]]:
 
 @contextlib.contextmanager
 def tuned(cases: list[Case]) -> Iterator[None]:
-    """Record the launch inside the `with` block together with all of a tuner's cases."""
+    """Within the `with` block, record a launch together with the cases of all of the autotuner's configurations."""
     token = _alternatives.set(cases)
     try:
         yield
@@ -93,7 +93,7 @@ def tuned(cases: list[Case]) -> Iterator[None]:
 
 
 def case(launch: Launch) -> Case:
-    """Return a launch's arguments in the form in which Triton 3.2 describes them to the compiler."""
+    """Convert a launch's arguments to the format that Triton 3.2 passes to the compiler."""
     made: Case = {"signature": {}, "constants": {}, "divisible": [], "ones": [], "options": {}, "guessed": False}
     signature: dict[str, str] = {}
     constants: dict[str, object] = {}
@@ -144,7 +144,8 @@ def _annotation(function: FunctionType, name: str) -> str:
 
 
 def _annotated(annotation: str) -> str:
-    """Return the type in a parameter's annotation, as Triton interprets it. Empty if there is none."""
+    """Return the type in a parameter's annotation, as Triton interprets it, or an empty string if there is no
+    annotation."""
     for word, letter in (("uint", "u"), ("int", "i")):
         width = annotation[annotation.find(word) + len(word) :]
         if width and word in annotation:

@@ -1,4 +1,4 @@
-"""References that compute Triton kernels of vLLM and vllm-ascend on virtual NPUs. Other kernels raise an error.
+"""Reference implementations of Triton kernels of vLLM and vllm-ascend, for virtual NPUs. Other kernels raise an error.
 
 On virtual NPUs, vLLM finds no Triton with a driver. It then decorates its kernels with a placeholder, and vllm-ascend
 avoids Triton wherever it checks for a driver. This module has references for the kernels that are launched without
@@ -22,7 +22,8 @@ Reference = Callable[..., None]
 
 
 def launch_references(importing: ModuleType) -> None:
-    """Make the placeholder of `vllm.triton_utils.importing` return kernels that run our references.
+    """Make vLLM's placeholder for Triton (`vllm.triton_utils.importing`) return kernels that run verl-npu's
+    references.
 
     Do nothing if Triton has a device, or if vLLM has no placeholder (before 0.9).
     """
@@ -80,7 +81,7 @@ class _Kernel:
         reference = reference_of(self._name, list(self._parameters.parameters))
         if reference is None:
             raise NotImplementedError(
-                f"Triton's kernel {self._name} is not implemented by the virtual Ascend (VIRTUAL_ASCEND is set)"
+                f"the Triton kernel {self._name} is not implemented by the virtual Ascend (VIRTUAL_ASCEND is set)"
             )
         arguments = self._parameters.bind(*given, **named).arguments
         check_devices(self._name, arguments)
@@ -88,7 +89,7 @@ class _Kernel:
 
 
 def reference_of(name: str, found: Sequence[str]) -> Reference | None:
-    """Return the reference for a kernel with these parameters. Return None if there is no reference.
+    """Return the reference for a kernel with these parameters, or None if there is no reference.
 
     Raises:
         NotImplementedError: the reference's parameters differ from the kernel's.
@@ -99,8 +100,8 @@ def reference_of(name: str, found: Sequence[str]) -> Reference | None:
     _, *expected = inspect.signature(reference).parameters
     if list(found) != expected:
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend has a reference for the parameters {', '.join(expected)}, "
-            f"but the kernel of this release has the parameters {', '.join(found)}"
+            f"Triton kernel {name}: the virtual Ascend has a reference for the parameters {', '.join(expected)}, "
+            f"but the kernel in the installed release has the parameters {', '.join(found)}"
         )
     return reference
 
@@ -136,13 +137,13 @@ def _slot_mapping(
     bounds = query_start_loc_ptr[: requests + 1].long()
     if bounds.numel() != requests + 1 or (bounds.diff() < 0).any() or bounds[-1] > positions_ptr.numel():
         raise RuntimeError(
-            f"_compute_slot_mapping_kernel: {requests} requests that start at {bounds.tolist()} do not fit into "
-            f"{positions_ptr.numel()} positions"
+            f"_compute_slot_mapping_kernel: query_start_loc must have {requests + 1} ascending entries up to "
+            f"{positions_ptr.numel()}; found {bounds.tolist()}"
         )
     if slot_mapping_ptr.numel() < max(max_num_tokens, int(bounds[-1])):
         raise RuntimeError(
-            f"_compute_slot_mapping_kernel: slot_mapping has {slot_mapping_ptr.numel()} slots, too few for "
-            f"{max_num_tokens} tokens"
+            f"_compute_slot_mapping_kernel: slot_mapping has {slot_mapping_ptr.numel()} slots, which is not "
+            f"enough for {max_num_tokens} tokens"
         )
     slot_mapping_ptr[num_tokens:max_num_tokens] = PAD_ID
     tokens = slice(int(bounds[0]), int(bounds[-1]))
@@ -190,8 +191,8 @@ def _ascend_slot_mapping(
     """
     if TOTAL_CP_WORLD_SIZE != 1:
         raise NotImplementedError(
-            "_compute_slot_mapping_kernel of vllm-ascend with context parallelism is not implemented by the virtual "
-            "Ascend"
+            "vllm-ascend's _compute_slot_mapping_kernel with context parallelism is not implemented by the "
+            "virtual Ascend"
         )
     _slot_mapping(
         grid,

@@ -72,7 +72,7 @@ def test_four_processes_that_start_at_once_compile_once(tmp_path: Path, compiler
     assert len({stdout for stdout, _ in outputs}) == 1
     linked = [line for line in (tmp_path / "calls").read_text().splitlines() if line.endswith(".so")]
     assert linked == [f"{build.NAME}.so"]
-    assert sum("compiling the virtual Ascend" in stderr for _, stderr in outputs) == 1
+    assert sum("compiling virtual-ascend" in stderr for _, stderr in outputs) == 1
 
 
 def test_a_process_that_is_killed_leaves_no_compiler_behind(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_no_compiler_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(BuildError) as error:
         build.compiler()
     assert str(error.value) == (
-        "compiling the virtual Ascend: expected a C++ compiler (g++, clang++, or $CXX); found no compiler; "
+        "compiling virtual-ascend: expected a C++ compiler (g++, clang++, or $CXX); found no compiler; "
         "install a compiler, for example with apt-get install g++"
     )
 
@@ -165,7 +165,7 @@ def test_the_key_changes_with_the_sources_and_with_torch(tmp_path: Path) -> None
 def test_a_file_that_is_no_library_says_to_delete_it(tmp_path: Path) -> None:
     broken = tmp_path / f"{build.NAME}.so"
     broken.write_text("not ELF")
-    with pytest.raises(BuildError, match="delete the file; the next start of a program compiles the library again"):
+    with pytest.raises(BuildError, match="delete the file; the library is compiled again when a program next starts"):
         build.load(broken)
 
 
@@ -208,7 +208,7 @@ def test_a_process_that_waits_for_the_compiler_says_so(
     target.parent.mkdir()
     with FileLock(target.parent / "lock"), pytest.raises(BuildError) as error:
         build.compile_once(target, lambda path: None)
-    assert "waiting for another process to compile the virtual Ascend" in capfd.readouterr().err
+    assert "waiting for another process to compile virtual-ascend" in capfd.readouterr().err
     assert "to finish within 0 s" in str(error.value)
 
 

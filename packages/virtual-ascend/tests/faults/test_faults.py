@@ -201,6 +201,6 @@ def test_an_operator_fails_at_the_asked_call_on_the_asked_rank(one_rank: dict[st
 def test_an_operator_that_does_not_exist_is_refused() -> None:
     with pytest.raises(
         SettingError,
-        match=r"operator=npu_gmm: the virtual Ascend has no operator of this name; .*similar names: npu_gm",
+        match=r"operator=npu_gmm: virtual-ascend has no operator with this name; .*similar names: npu_gm",
     ):
         wrap({"npu_gm": len}, parse("fail:operator=npu_gmm"), lambda: 0)

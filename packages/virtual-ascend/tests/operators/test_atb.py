@@ -166,7 +166,9 @@ def test_a_token_is_scattered_to_its_slot_as_atb_writes_it(dtype: torch.dtype) -
 
 def test_a_cache_that_is_not_written_says_so() -> None:
     token, cache = draw(1, KEY_HEADS, SIZE), torch.zeros(1, BLOCK, KEY_HEADS, SIZE)
-    with pytest.raises(NotImplementedError, match="npu_scatter_pa_kv_cache: cache_mode PA_NZ is not implemented"):
+    with pytest.raises(
+        NotImplementedError, match="npu_scatter_pa_kv_cache: virtual-ascend does not implement cache_mode PA_NZ"
+    ):
         operators.npu_scatter_pa_kv_cache(token, token, cache, cache, ints(0))
 
 
@@ -199,7 +201,7 @@ def test_a_product_is_added_in_float32() -> None:
     wanted = total + x.float().t() @ weight.float()
     atb._npu_matmul_add_fp32(x, weight, total)
     torch.testing.assert_close(total, wanted)
-    with pytest.raises(RuntimeError, match=r"C must be float32 \[3,2\]"):
+    with pytest.raises(RuntimeError, match=r"C must have dtype float32 and shape \[3,2\]"):
         atb._npu_matmul_add_fp32(x, weight, total.bfloat16())
 
 
@@ -235,7 +237,7 @@ def attention(**changed: Any) -> Callable[[], None]:
         (attention(block_table=torch.zeros(3, 2).long()), "block_table must be int32"),
         (attention(block_table=torch.zeros(3, 1).int()), r"sequence 2 has 20 tokens and needs 2 blocks of 16"),
         (attention(context_lens=ints(1, 1, 1, 1)), "4 lengths, but query has only 3 tokens"),
-        (attention(out=torch.empty(3, HEADS, SIZE).half()), "query is torch.float32, but out is torch.float16"),
+        (attention(out=torch.empty(3, HEADS, SIZE).half()), "query is torch.float32, and out is torch.float16"),
         (attention(query=torch.ones(3, HEADS, SIZE).double()), "query must be float16 or bfloat16"),
         (attention(num_heads=3), r"expected query and out \[tokens,3,size\]"),
         (attention(num_kv_heads=4), "keys with 4 heads"),
@@ -253,7 +255,7 @@ def test_what_does_not_fit_is_refused(call: Callable[[], None], message: str) ->
         (
             torch.ones(2, 1, 2).half(),
             ints(0, 1),
-            "the cache is torch.float32, but the tensor to write is torch.float16",
+            "the cache is torch.float32, and the tensor is torch.float16",
         ),
         (torch.ones(2, 1, 2), ints(0, 4), "slot 4 is outside the cache, which has room for 4 tokens"),
         (torch.ones(2, 2, 2), ints(0, 1), "a slot for each token"),
@@ -268,7 +270,7 @@ def test_only_the_causal_template_is_taken_for_cached_sequences() -> None:
     key_cache, value_cache, table, _, _ = caches()
     query = draw(3, HEADS, SIZE)
     lengths = (ints(1, 1, 1), ints(*LENGTHS), KEY_HEADS, HEADS, SCALE, torch.empty_like(query))
-    with pytest.raises(RuntimeError, match="mask must be the mask of causal attention"):
+    with pytest.raises(RuntimeError, match="mask must be a causal attention mask"):
         atb._npu_flash_attention_qlens(query, key_cache, value_cache, table, torch.zeros(128, 128), *lengths)
     with pytest.raises(RuntimeError, match="mask must be 128 x 128"):
         atb._npu_flash_attention_qlens(query, key_cache, value_cache, table, torch.zeros(64, 64), *lengths)
@@ -298,10 +300,11 @@ def test_the_most_likely_logits_are_kept() -> None:
 
 def test_what_a_sampler_gives_must_fit_the_logits() -> None:
     with pytest.raises(
-        RuntimeError, match=r"k must have the shape \[1\] in torch.int32, but is \(1,\) in torch.int64"
+        RuntimeError,
+        match=r"k must have shape \[1\] and dtype torch.int32, but has shape \(1,\) and dtype torch.int64",
     ):
         npu_top_k_top_p(torch.ones(1, 4), None, torch.tensor([1]))
-    with pytest.raises(RuntimeError, match="logits must be"):
+    with pytest.raises(RuntimeError, match="logits must have"):
         npu_top_k_top_p(torch.ones(4))
 
 

@@ -133,7 +133,7 @@ def test_the_rotated_parts_are_further_columns_of_query_and_key() -> None:
     )
     wide = torch.cat([query, query_rope], -1), torch.cat([key, key_rope], -1)
     torch.testing.assert_close(found, torch.nn.functional.scaled_dot_product_attention(*wide, key, scale=0.2))
-    with pytest.raises(RuntimeError, match="query_rope and key_rope must be given together"):
+    with pytest.raises(RuntimeError, match="query_rope and key_rope must be passed together"):
         ops.npu_fused_infer_attention_score(query, key, key, query_rope=query_rope, **options)
 
 
@@ -142,7 +142,7 @@ def test_the_rotated_parts_are_further_columns_of_query_and_key() -> None:
     [
         ({"seqlen": torch.tensor([7])}, "seqlen must be int32 on the host"),
         ({"mask_type": "triu"}, "mask_type must be one of no_mask, mask_type_triu"),
-        ({"calc_type": "calc_type_default"}, "pre_out and prev_lse must be given"),
+        ({"calc_type": "calc_type_default"}, "calc_type_default requires pre_out and prev_lse"),
         ({"head_num": 2}, "expected queries with 2 heads"),
     ],
 )
@@ -155,9 +155,9 @@ def test_what_a_ring_does_not_take_is_refused(changed: dict[str, Any], message: 
     ("error", "changed", "message"),
     [
         (NotImplementedError, {"cache_mode": "PA_NZ"}, "cache_mode PA_NZ"),
-        (RuntimeError, {"index": ints(0)}, "index must be int64"),
-        (RuntimeError, {"kv": torch.ones(1, 1, 1, 64)}, "kv must have the shape"),
-        (RuntimeError, {"k_cache": torch.zeros(1, 2, 1, ROPE).half()}, "k_cache must be"),
+        (RuntimeError, {"index": ints(0)}, "index must have dtype int64"),
+        (RuntimeError, {"kv": torch.ones(1, 1, 1, 64)}, "kv must have shape"),
+        (RuntimeError, {"k_cache": torch.zeros(1, 2, 1, ROPE).half()}, "k_cache must have"),
     ],
 )
 def test_what_the_caches_do_not_take_is_refused(error: type[Exception], changed: dict[str, Any], message: str) -> None:
@@ -178,5 +178,5 @@ def test_what_the_caches_do_not_take_is_refused(error: type[Exception], changed:
 
 def test_only_rotations_of_64_columns_are_taken() -> None:
     cos, sin, _ = angles(1)
-    with pytest.raises(RuntimeError, match=r"x must have the shape \[B,N,S,64\]"):
+    with pytest.raises(RuntimeError, match=r"x must have shape \[B,N,S,64\]"):
         ops.npu_interleave_rope(draw(1, 1, 1, 32), cos, sin)

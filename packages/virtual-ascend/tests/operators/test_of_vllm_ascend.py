@@ -58,7 +58,7 @@ def test_scores_are_undefined_unless_they_are_asked_for() -> None:
         ({"renorm": 2}, "renorm=2 is out of range"),
         ({"k": 9}, "k=9 is out of range for 8 experts"),
         ({"norm_type": 2}, "norm_type=2 is out of range"),
-        ({"bias_opt": torch.zeros(8, dtype=torch.float16)}, "bias must have the shape"),
+        ({"bias_opt": torch.zeros(8, dtype=torch.float16)}, "bias must have shape"),
         ({"x": scores(dtype=torch.float64)}, "float16, float32, or bfloat16"),
     ],
 )
@@ -78,7 +78,9 @@ def test_rows_are_sorted_by_expert() -> None:
 
 def test_rows_are_quantised_unless_that_is_switched_off_and_that_is_not_written() -> None:
     experts = torch.zeros(5, 1, dtype=torch.int32)
-    with pytest.raises(NotImplementedError, match=r"^npu_moe_init_routing_custom: quantisation \(quant_mode=0\)"):
+    with pytest.raises(
+        NotImplementedError, match=r"^npu_moe_init_routing_custom: .* implement quantization \(quant_mode=0\)"
+    ):
         npu_moe_init_routing_custom(scores(), experts, expert_num=3)
 
 

@@ -258,14 +258,18 @@ def test_tokens_after_the_last_sequence_are_zero() -> None:
     [
         ({"input_layout": "BDSN"}, RuntimeError, "input_layout should be BSH/SBH/BSND/BNSD/TND, but got 'BDSN'"),
         ({"sparse_mode": 9}, RuntimeError, r"range of \[0,6\], but got 9"),
-        ({"sparse_mode": 5, "atten_mask": torch.ones(3, 3).bool()}, RuntimeError, "takes a prefix for each"),
-        ({"sparse_mode": 6, "atten_mask": TEMPLATE, "prefix": [1]}, RuntimeError, "atten_mask of 3072x2048"),
-        ({"sink": torch.ones(3)}, RuntimeError, r"sink must be float32 \[2\]"),
+        ({"sparse_mode": 5, "atten_mask": torch.ones(3, 3).bool()}, RuntimeError, "requires one prefix for each"),
+        ({"sparse_mode": 6, "atten_mask": TEMPLATE, "prefix": [1]}, RuntimeError, "atten_mask of shape 3072x2048"),
+        ({"sink": torch.ones(3)}, RuntimeError, r"sink must have dtype float32 and shape \[2\]"),
         ({"keep_prob": 0.0}, RuntimeError, r"keep_prob must be in range of \(0, 1\]"),
         ({"head_num": 4}, RuntimeError, "head_num is 4, but query has 2 heads"),
-        ({"pse": torch.ones(1)}, RuntimeError, r"pse must be \[B\|1,2,Sq\|1,Skv\]"),
+        ({"pse": torch.ones(1)}, RuntimeError, r"pse must have shape \[B\|1,2,Sq\|1,Skv\]"),
         ({"atten_mask": torch.ones(3, 3)}, RuntimeError, "atten_mask must be bool or uint8"),
-        ({"atten_mask": torch.ones(3, 3).bool(), "sparse_mode": 2}, RuntimeError, "takes an atten_mask of 2048x2048"),
+        (
+            {"atten_mask": torch.ones(3, 3).bool(), "sparse_mode": 2},
+            RuntimeError,
+            "requires an atten_mask of shape 2048x2048",
+        ),
         ({"key": torch.ones(1, 2, 3, 4).half()}, RuntimeError, "must have the same dtype"),
     ],
 )
@@ -306,7 +310,7 @@ def test_rms_norm_rounds_once() -> None:
 
 
 def test_rms_norm_refuses_a_gamma_of_another_shape() -> None:
-    with pytest.raises(RuntimeError, match="gamma must have the shape of the last dimensions"):
+    with pytest.raises(RuntimeError, match="shape of gamma must match the last dimensions"):
         ops.npu_rms_norm(torch.ones(2, 4), torch.ones(3))
 
 
@@ -389,9 +393,9 @@ def test_grouped_matmul_leaves_rows_behind_the_groups_of_a_tensor(kind: int, gro
     counted = {"group_list": torch.tensor(groups), "group_list_type": kind, "group_type": 0}
     (found,) = ops.npu_grouped_matmul([x], [w], split_item=2, **counted)
     torch.testing.assert_close(found, torch.cat((x[:2] @ w[0], x[2:4] @ w[1], torch.zeros(1, 4))))
-    with pytest.raises(RuntimeError, match="must end with 5"):
+    with pytest.raises(RuntimeError, match="the last end must be 5"):
         ops.npu_grouped_matmul([x], [w], split_item=1, **counted)
-    with pytest.raises(RuntimeError, match="must end with 3"):
+    with pytest.raises(RuntimeError, match="the last end must be 3"):
         ops.npu_grouped_matmul([x[:3]], [w], split_item=2, **counted)
 
 
@@ -400,7 +404,7 @@ def test_grouped_matmul_has_no_gradient_and_refuses_groups_that_do_not_cover() -
     found = ops.npu_grouped_matmul([x], [w], group_list=[2, 5], split_item=2, group_type=0)
     with pytest.raises(RuntimeError, match="npu_grouped_matmul is not implemented"):
         found[0].sum().backward()
-    with pytest.raises(RuntimeError, match="must end with 5"):
+    with pytest.raises(RuntimeError, match="the last end must be 5"):
         ops.npu_grouped_matmul([x], [w], group_list=[2, 4], split_item=2, group_type=0)
 
 
@@ -557,7 +561,7 @@ def test_the_gradients_by_a_routing_map_are_those_of_its_operators(capacity: int
 
 def test_gradients_of_probs_by_a_routing_map_need_the_rows_and_the_map() -> None:
     places = torch.tensor([0, 1, 2], dtype=torch.int32)
-    with pytest.raises(RuntimeError, match="if probs are given, permuted_tokens and routing_map must be given, too"):
+    with pytest.raises(RuntimeError, match="probs requires permuted_tokens and routing_map"):
         ops.npu_moe_token_unpermute_with_routing_map_grad(
             draw(3, 4), places, places, None, draw(3, 4), draw(3, 2), False, [3, 4]
         )
@@ -609,7 +613,7 @@ def test_grouped_matmul_add_adds_each_groups_product() -> None:
     out = ops.npu_grouped_matmul_add_(total, x, w, torch.tensor([2, 5]))
     assert out is total
     torch.testing.assert_close(total, 1 + torch.stack([x[:2].t() @ w[:2], x[2:].t() @ w[2:]]))
-    with pytest.raises(RuntimeError, match="must end with 5"):
+    with pytest.raises(RuntimeError, match="the last end must be 5"):
         ops.npu_grouped_matmul_add_(total, x, w, torch.tensor([2, 4]))
 
 
@@ -649,7 +653,7 @@ def test_mrope_takes_one_position_of_each_token_without_sections() -> None:
         (torch.zeros(3, 2, dtype=torch.long), [2, 3, 4], 16, r"add up to 8, but got .*\[2, 3, 4\]"),
         (torch.zeros(2, dtype=torch.long), [2, 3, 3], 16, r"mrope_section \[0,0,0\]"),
         (torch.zeros(2), None, 16, "integer positions"),
-        (torch.zeros(2, dtype=torch.long), None, 10, r"query must be \[tokens, heads \* 10\]"),
+        (torch.zeros(2, dtype=torch.long), None, 10, r"query must have shape \[tokens, heads \* 10\]"),
     ],
 )
 def test_mrope_refuses_what_does_not_go_together(positions: Any, sections: Any, size: int, words: str) -> None:

@@ -84,7 +84,7 @@ def test_blocks_of_keys_join_to_the_whole_attention_and_its_gradient(layout: str
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"attention_in": None}, RuntimeError, "attention_in must be given"),
+        ({"attention_in": None}, RuntimeError, "attention_in are required"),
         ({"keep_prob": 0.9}, NotImplementedError, "keep_prob"),
         ({"sparse_mode": 7}, RuntimeError, "sparse_mode"),
         ({"attention_in": torch.zeros(1, 2, 3, 4)}, RuntimeError, "attention_in"),

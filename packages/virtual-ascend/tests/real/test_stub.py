@@ -76,7 +76,7 @@ def test_a_stub_with_something_else_in_it_says_to_delete_it(package: Path, tmp_p
     pytest.importorskip("torch")
     folder = stub.build_stub(package, tmp_path / "cache")
     (folder / stub.CORE).write_bytes(bytes((folder / stub.CORE).stat().st_size))
-    with pytest.raises(BuildError, match="delete the file; the next start of a program compiles the library again"):
+    with pytest.raises(BuildError, match="delete the file; the library is compiled again when a program next starts"):
         stub.load(folder, Settings.read({"VIRTUAL_ASCEND": "2"}))
 
 

@@ -69,7 +69,7 @@ RULES = (
     Rule(Kind.NAMED, "graphs and memory pools", test=r"test_mempool_destructor"),
     Rule(Kind.NAMED, _RULES, r"got DTensor|be evenly sharded,"),
     Rule(Kind.NAMED, _RULES, r"RuntimeError: (aten\.masked_fill|view size is not)", r"tensor/test_attention_ops"),
-    Rule(Kind.NAMED, r"`\1`", r"(npu_\w+: \w+) is not implemented by the virtual"),
+    Rule(Kind.NAMED, r"`\1: \2`", r"(npu_\w+): virtual-ascend does not implement (\w+)"),
     Rule(
         Kind.DETAIL,
         "`import torch_npu` before `import torch`, which makes it importable",

@@ -1,4 +1,4 @@
-"""Finds the compiled device for this Python and torch. If there is none, compiles it, once per machine."""
+"""Finds the compiled device for this Python and torch. If no compiled device exists, compiles it once per machine."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ PATIENCE = 900.0  # seconds to wait for another process that compiles
 
 
 def key(torch_version: str, sources: Path = SOURCES) -> str:
-    """Return a name computed from everything that a library depends on: torch, Python's ABI, the machine, and our
-    sources."""
+    """Return a name computed from everything that a library depends on: torch, Python's ABI, the machine, and
+    virtual-ascend's sources."""
     digest = hashlib.sha256()
     digest.update(" ".join(FLAGS).encode())
     # The other modules include headers of the device.
@@ -65,7 +65,8 @@ def key(torch_version: str, sources: Path = SOURCES) -> str:
 
 
 def library(torch_version: str, cache: Path, module: Module = DEVICE) -> Path:
-    """Return the path of a compiled module. It is shipped with the package, cached, or compiled now.
+    """Return the path of a compiled module. The module is shipped with the package or cached; otherwise, it is
+    compiled first.
 
     Raises:
         BuildError: there is no compiler or no ninja, the compiler failed, or another process has been compiling for 15
@@ -86,7 +87,7 @@ def load(path: Path) -> Extension:
     """Import a compiled module.
 
     Raises:
-        BuildError: this torch cannot load the file.
+        BuildError: this torch version cannot load the file.
     """
     name = path.stem
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
@@ -113,7 +114,7 @@ def compiler() -> str:
         if found := shutil.which(candidate):
             return found
     raise BuildError(
-        subject="compiling the virtual Ascend",
+        subject="compiling virtual-ascend",
         expected="a C++ compiler (g++, clang++, or $CXX)",
         found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "no compiler",
         fix="install a compiler, for example with apt-get install g++",
@@ -138,7 +139,7 @@ def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subje
 
 
 def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[[Path], bool] = is_finished) -> None:
-    """If there is no library at `target` yet, let `make` create it. Only one process at a time does this.
+    """If there is no library at `target` yet, call `make` to create it. Only one process at a time does this.
 
     Raises:
         BuildError: `make` failed, the folder is not writable, or another process has been compiling for 15 minutes.
@@ -156,8 +157,8 @@ def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[
 
 @contextmanager
 def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
-    """Hold the lock in the `with` block. If another process is compiling, wait for it first. Raise BuildError after 15
-    minutes."""
+    """Hold the lock in the `with` block. If another process is compiling, wait for that process first. Raise
+    BuildError after 15 minutes."""
     from filelock import Timeout
 
     started = time.monotonic()
@@ -172,9 +173,9 @@ def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
                     subject=f"compiling {target}",
                     expected=f"the process that is compiling this library to finish within {PATIENCE:.0f} s",
                     found="a process that is still compiling",
-                    fix=f"end that process, delete {target.parent}, and try again",
+                    fix=f"stop that process, delete {target.parent}, and try again",
                 ) from error
-            report(f"waiting for another process to compile the virtual Ascend: {waited} s")
+            report(f"waiting for another process to compile virtual-ascend: {waited} s")
     try:
         yield
     finally:
@@ -187,14 +188,12 @@ def _compile(target: Path, module: Module) -> None:
     if missing:
         raise _without(" and ".join(missing))
     expected = expected_seconds()
-    report(
-        f"compiling the virtual Ascend for this torch, once: about {expected} s on this machine at its current load"
-    )
+    report(f"compiling virtual-ascend for this torch, once: about {expected} s on this machine at its current load")
     started = time.monotonic()
     log = target.parent / "build.log"
     with work_folder(target.parent) as work:
-        # In a process of its own, because the build tools take seconds to import, and the module that they load here
-        # would register its operators twice.
+        # In a separate process, because the build tools take seconds to import, and the module that they load in this
+        # process would register its operators twice.
         program = [sys.executable, "-m", "virtual_ascend.device.compiling"]
         with log.open("w") as output:
             command = [*program, module.name, str(module.sources), str(work)]
@@ -210,7 +209,7 @@ def _compile(target: Path, module: Module) -> None:
         built = work / f"{module.name}.so"
         if status != 0 or not built.is_file():
             raise BuildError(
-                subject="compiling the virtual Ascend",
+                subject="compiling virtual-ascend",
                 expected="the compiler to succeed",
                 found=_first_error(log.read_text(errors="replace")),
                 fix=f"read the log {log}",
@@ -246,7 +245,7 @@ def expected_seconds() -> float:
 
 
 def _unit() -> float:
-    """Return the CPU time of a short loop in seconds. It measures the machine's speed."""
+    """Return the CPU time of a short loop in seconds, which measures the machine's speed."""
     taken = []
     for _ in range(5):
         started, total = time.process_time(), 0
@@ -258,7 +257,7 @@ def _unit() -> float:
 
 def _without(packages: str) -> BuildError:
     return BuildError(
-        subject="compiling the virtual Ascend",
+        subject="compiling virtual-ascend",
         found=f"missing Python packages: {packages}",
         fix=f"pip install {packages}",
     )

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch.distributed import Backend
 
 Handle: TypeAlias = "tuple[int, int, int, int]"
-"""An allocation as vllm-ascend describes it: the device, the size in bytes, the address, and a number that is not used
-here."""
+"""An allocation as vllm-ascend describes it: the device, the size in bytes, the address, and a number that
+virtual-ascend does not use."""
 
 
 Tasks: TypeAlias = "list[tuple[str, list[tuple[str, int, list[int], list[int], str]]]]"
@@ -39,7 +39,8 @@ class Graph(Protocol):
 
 
 class ExternalEvent(Protocol):
-    """An event between a graph and work outside the graph. A stream is given as a device and a number."""
+    """An event that synchronizes a graph with work outside the graph. A stream is specified as a device and a stream
+    number."""
 
     def record(self, device: int, stream: int) -> None: ...
     def wait(self, device: int, stream: int) -> None: ...
@@ -47,16 +48,17 @@ class ExternalEvent(Protocol):
 
 
 class Extension(Protocol):
-    """The functions of the compiled module. A device is given as its index among the NPUs that this process sees."""
+    """The functions of the compiled module. A device is specified as its index among the NPUs that this process
+    sees."""
 
     __file__: str
 
     HcclBackend: Callable[[int, int, Backend, timedelta], Backend]
-    """Makes the backend of a process group. The arguments are a rank, a size, the gloo backend that transfers the
+    """Creates the backend of a process group. The arguments are a rank, a size, the gloo backend that transfers the
     data, and the timeout after which the watchdog ends the process."""
 
     AloneBackend: Callable[[int, int], Backend]
-    """Makes the backend of a group in which no other rank exists. The arguments are a rank and a size."""
+    """Creates the backend of a group that has no other real rank. The arguments are a rank and a size."""
 
     Graph: Callable[[], Graph]
     TaskGroup: type[Group]
@@ -74,10 +76,10 @@ class Extension(Protocol):
     def begin_task_update(self, device: int, stream: int, group: Group) -> None: ...
     def end_task_update(self, device: int, stream: int) -> None: ...
     def place_in_graph(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor with these values in the memory pool of the graph that is being captured."""
+        """Return a copy of the tensor in the memory pool of the graph that is being captured."""
 
     def inside_operator(self, function: Callable[[], object]) -> object:
-        """Call a function without recording its work in a graph."""
+        """Call a function without recording its operations in a graph."""
 
     def add_to_graph(
         self,
@@ -86,27 +88,27 @@ class Extension(Protocol):
         names: list[str],
         again: Callable[[list[torch.Tensor]], None],
     ) -> None:
-        """Record a call in the graph. Each replay calls `again` with tensors at these addresses."""
+        """Record a call in the graph. Each replay calls `again` with tensors at the addresses of `tensors`."""
 
     def weak_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor that shares the memory but does not keep it alive."""
+        """Return a tensor that shares the tensor's memory but does not keep the memory alive."""
 
     def set_graph_reporter(self, report: Callable[[str], None], strict: bool) -> None:
-        """Set the function that is called when a replay uses freed memory. `strict` tells whether such a replay is an
-        error."""
+        """Set the function that is called when a replay uses freed memory. `strict` specifies whether such a replay is
+        an error."""
 
     def configure(self, installed: int) -> None:
-        """Set the number of NPUs that the machine has. This must be called once, before anything else."""
+        """Set the number of virtual NPUs on this machine. Call this function once, before anything else."""
 
     def init(self) -> None:
-        """Fix the set of visible NPUs. Raise RuntimeError if this process was forked after its parent called this
+        """Finalize the set of visible NPUs. Raise RuntimeError if this process was forked after its parent called this
         function."""
 
     def is_initialized(self) -> bool: ...
     def is_in_bad_fork(self) -> bool: ...
     def device_count(self) -> int: ...
     def visible_devices(self) -> list[int]:
-        """Return the physical numbers of the NPUs that this process sees."""
+        """Return the physical numbers of the NPUs that are visible to this process."""
 
     def current_device(self) -> int: ...
     def set_device(self, device: int) -> None: ...
@@ -117,7 +119,7 @@ class Extension(Protocol):
     def set_stream_id(self, device: int, stream: int) -> None: ...
     def new_stream_id(self, device: int) -> int: ...
     def refuse_streams_of_torch(self, refused: bool) -> None:
-        """Set whether creating a `torch.Stream` on an NPU is refused."""
+        """Refuse or allow the creation of a `torch.Stream` on an NPU."""
 
     def set_delayed_copies(self, delayed: bool) -> None: ...
     def synchronize_device(self, device: int) -> None: ...
@@ -135,10 +137,11 @@ class Extension(Protocol):
     def memory_stats(self, device: int) -> dict[str, int]: ...
 
     def set_phantom(self, least: int) -> None:
-        """Make every tensor of at least this many bytes a phantom. 0 turns phantoms off."""
+        """Turn every new tensor of at least `least` bytes into a phantom, which has a shape but no values. The value 0
+        disables phantoms."""
 
     def phantom(self) -> int:
-        """Return the size in bytes from which a tensor is a phantom. The size is 0 if phantoms are off."""
+        """Return the minimum size in bytes of a phantom tensor, or 0 if phantoms are disabled."""
 
     def is_phantom(self, tensor: torch.Tensor) -> bool: ...
     def is_phantom_address(self, data: int) -> bool: ...
@@ -147,29 +150,29 @@ class Extension(Protocol):
         """Start the ledger. `flops` and `bytes` are an NPU's peak operations per second and bytes per second."""
 
     def ledger_clock(self) -> int:
-        """Return the number of allocations and frees so far."""
+        """Return the number of allocations and frees so far. The ledger uses this number as its clock."""
 
     def ledger_blocks(self) -> list[tuple[int, int, int, int]]:
-        """Return, for each block, its bytes, the time of its allocation, the time of its release (0 if it is not
-        released), and its holder (a number of csrc/ledger.h)."""
+        """Return, for each block, its size in bytes, its allocation time, its release time (0 if it is not released),
+        and its holder. Holders are numbers that csrc/ledger.h defines."""
 
     def take_ledger(self) -> tuple[list[tuple[str, int, float, float, float]], list[tuple[str, int, int, float]]]:
-        """Return the work since the last call of this function, in two lists. The first list has the operators, each
-        with its calls, flops, bytes, and minimum seconds. The second list has the messages, each with its group size,
-        calls, and bytes."""
+        """Return the work since the last call of this function, in two lists. Each item of the first list describes an
+        operator: its name, number of calls, FLOPs, bytes, and minimum time in seconds. Each item of the second list
+        describes a kind of message: its name, group size, number of calls, and bytes."""
 
     def groups_in_ledger(self) -> int:
         """Return the number of process groups that have communicated and that include other ranks."""
 
     def mark_in_ledger(self, data: int, holder: int) -> None:
-        """Set the holder of the block at an address."""
+        """Record the holder (csrc/ledger.h) of the memory block at the address `data`."""
 
     def work_in_ledger(self, name: str, flops: float, bytes: float) -> None:
         """Add the cost of one call of an operator."""
 
     def begin_pool(self, malloc: int, free: int) -> None:
-        """Make this thread take its memory from an allocator. The allocator is given by the addresses of its two
-        functions."""
+        """Make this thread allocate memory with another allocator. `malloc` and `free` are the addresses of the
+        allocator's functions."""
 
     def end_pool(self) -> None: ...
     def set_pool_callbacks(self, malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
@@ -177,14 +180,14 @@ class Extension(Protocol):
         exports."""
 
     def map_memory(self, data: int) -> None:
-        """Map poisoned memory at a reserved address. Raise RuntimeError if memory is already mapped there, or if the
-        address is not reserved."""
+        """Map memory that contains a poison pattern at a reserved address. Raise RuntimeError if memory is already
+        mapped at the address, or if the address is not reserved."""
 
     def unmap_memory(self, data: int) -> None:
         """Release the memory at an address. Raise RuntimeError if no memory is mapped there."""
 
     def check_mapped(self, data: int) -> None:
-        """Raise RuntimeError if an address belongs to a pool but has no memory at present."""
+        """Raise RuntimeError if an address is in the reserved range of a pool but has no mapped memory."""
 
     def reset_peak(self, device: int) -> None: ...
     def reset_accumulated(self, device: int) -> None: ...
@@ -195,10 +198,10 @@ class Extension(Protocol):
     def cpu_alias(self, tensor: torch.Tensor) -> torch.Tensor: ...
     def npu_alias(self, tensor: torch.Tensor, device: int) -> torch.Tensor: ...
     def is_fractal(self, tensor: torch.Tensor) -> bool:
-        """Return whether the tensor is laid out in FRACTAL_NZ."""
+        """Return whether the tensor has the FRACTAL_NZ layout."""
 
     def to_fractal(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor with these values, laid out in FRACTAL_NZ."""
+        """Return a copy of the tensor in the FRACTAL_NZ layout."""
 
     def move_storage(self, npu: torch.Tensor, cpu: torch.Tensor) -> None: ...
 
@@ -221,11 +224,11 @@ def extension() -> Extension:
     """Return the compiled device of this process.
 
     Raises:
-        TorchError: the virtual Ascend is not loaded.
+        TorchError: virtual-ascend is not loaded.
     """
     if _held is None:
         raise TorchError(
-            subject="the virtual Ascend",
+            subject="virtual-ascend",
             found="virtual NPUs are not loaded in this process",
             fix=f"set {variables.NPUS.name}=2 before `import torch`",
         )

@@ -1,9 +1,9 @@
-"""Waits for torch's threads before the interpreter ends.
+"""Waits for torch's threads before the interpreter exits.
 
-If a thread requests the GIL while the interpreter is ending, the process crashes ("terminate called without an active
+If a thread requests the GIL while the interpreter is exiting, the process crashes ("terminate called without an active
 exception"). Autograd has a thread for each NPU, started by the first backward pass. This thread takes the GIL when it
-starts, and again after each backward pass. gloo's threads take it if they are the last to release a tensor. Therefore,
-a program that ends waits until these threads sleep.
+starts, and again after each backward pass. gloo's threads take the GIL if they are the last to release a tensor.
+Therefore, a program waits before it exits until these threads are idle.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _TASKS = Path("/proc/self/task")
 
 
 def install() -> None:
-    """Make this process wait for torch's threads before it ends."""
+    """Make this process wait for torch's threads before it exits."""
     process = os.getpid()
     atexit.register(lambda: settle() if os.getpid() == process else None)  # a forked child does not have these threads
 
 
 def settle() -> None:
-    """Wait until every thread of torch sleeps. The GIL is not held while waiting."""
+    """Wait until all of torch's threads are idle. The GIL is not held while waiting."""
     end = time.monotonic() + PATIENCE
     quiet = 0
     while len(os.listdir(_TASKS)) > 1 and quiet < 2 and time.monotonic() < end:

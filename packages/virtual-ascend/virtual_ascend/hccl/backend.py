@@ -28,7 +28,7 @@ _is_alone = False
 
 
 class _Gather(Protocol):
-    """torch.distributed.gather, with the arguments that torch_npu's takes."""
+    """torch.distributed.gather with the arguments of torch_npu's gather."""
 
     def __call__(
         self,
@@ -41,7 +41,7 @@ class _Gather(Protocol):
 
 
 class _Gloo(Protocol):
-    """The part of ProcessGroupGloo that makes its transport device."""
+    """The part of ProcessGroupGloo that creates its transport device."""
 
     def create_device(self, *, hostname: str = "", interface: str = "") -> object: ...
 
@@ -76,7 +76,7 @@ def _as_torch_npu_takes_it(original: _Gather) -> _Gather:
 def _batch_as_one() -> None:
     """Send an NPU's batch of messages as a single message, as torch_npu does with torch 2.5.
 
-    torch 2.5 itself does so only for CUDA, and its pipelines wait only for the last message of a batch.
+    torch 2.5 itself does this only for CUDA, and its pipelines wait only for the last message of a batch.
     """
     from torch import distributed
     from torch.distributed import distributed_c10d as c10d
@@ -99,7 +99,7 @@ def _batch_as_one() -> None:
 
 
 def _create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
-    """Make the backend of a process group; c10d calls this."""
+    """Create the backend of a process group. c10d calls this function."""
     import torch
     from torch.distributed import PrefixStore, ProcessGroupGloo
 
@@ -124,7 +124,8 @@ def be_alone() -> None:
     from torch.distributed import distributed_c10d as c10d
 
     class AloneGloo(metaclass=_StandIn):
-        """A replacement for ProcessGroupGloo, whose groups for host tensors would also wait for the other ranks."""
+        """A replacement for ProcessGroupGloo, because gloo groups for host tensors would also wait for the other
+        ranks."""
 
         _Options = c10d.ProcessGroupGloo._Options
         create_device = c10d.ProcessGroupGloo.create_device
@@ -139,8 +140,7 @@ def be_alone() -> None:
 
 
 class _StandIn(type):
-    """A metaclass that accepts every backend as an instance, because c10d checks the type of the backend that it has
-    just made."""
+    """A metaclass that accepts every backend as an instance, because c10d checks the type of each new backend."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
@@ -178,10 +178,10 @@ def _addressed() -> Iterator[str]:
 def interface(environment: Mapping[str, str], present: Sequence[str]) -> str | None:
     """Choose one of the network interfaces in `present`. Return None for loopback.
 
-    `HCCL_SOCKET_IFNAME` is interpreted as HCCL documents it: a list, separated by commas, of full names after `=`, or
-    otherwise of prefixes of names. A leading `^` selects all other interfaces. Names that this machine does not have
-    are not an error, because people try a recipe on a laptop with the settings of a cluster. If the variable selects
-    no interface, `GLOO_SOCKET_IFNAME` is used.
+    `HCCL_SOCKET_IFNAME` is interpreted as HCCL documents it: a comma-separated list of prefixes of interface names. If
+    the list starts with `=`, its items are full names. A leading `^` selects all other interfaces. Names that this
+    machine does not have are not an error, because users run a recipe on a laptop with the settings of a cluster. If
+    the variable selects no interface, `GLOO_SOCKET_IFNAME` is used.
     """
     asked = environment.get(HCCL_INTERFACE, "")
     others, exact = asked.startswith("^"), asked.removeprefix("^").startswith("=")

@@ -1,4 +1,4 @@
-"""The virtual Ascend's `libhccl.so`: HCCL's C functions, for programs that load them directly (`HCCL_SO_PATH`)."""
+"""virtual-ascend's `libhccl.so`: HCCL's C functions, for programs that load them directly (`HCCL_SO_PATH`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{NAME}")
 
 
 def library(cache: Path) -> Path:
-    """Return the path of the library. It is shipped with the package, cached, or compiled now, which takes 2 s and
-    needs no torch.
+    """Return the path of the library. The library is shipped with the package or cached; otherwise, it is compiled
+    first, which takes 2 s and does not require torch.
 
     Raises:
-        BuildError: there is no compiler, or it failed.
+        BuildError: there is no compiler, or the compiler failed.
     """
     text = b"".join(path.read_bytes() for path in sources())
     key = f"hccl-{platform.machine()}-{hashlib.sha256(' '.join(FLAGS).encode() + text).hexdigest()[:16]}"

@@ -1,7 +1,7 @@
 """Reference operators of torch_npu, written in plain torch from the documentation of op-plugin.
 
 They run on the device of their tensors. They are differentiable if the real operator has an autograd formula
-(op-plugin's derivatives.yaml); otherwise the backward pass raises.
+(op-plugin's derivatives.yaml); otherwise, the backward pass raises an error.
 """
 
 from __future__ import annotations

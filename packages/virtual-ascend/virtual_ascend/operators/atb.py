@@ -30,14 +30,14 @@ def _npu_flash_attention(
     num_kv_heads: int,
     out: Tensor,
 ) -> None:
-    """Self-attention of packed sequences. A float16 mask is added to the scores; any other mask is 1 where a score is
-    left out.
+    """Self-attention of packed sequences. A float16 mask is added to the scores. Any other mask is 1 for each masked
+    score.
 
     Shapes: query [T,N,D], key [T,Nkv,D], value [T,Nkv,Dv] and out [T,N,Dv], mask [L,L], or [B,L,L] with one mask for
     each sequence, where L is the longest sequence, seq_len int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "_npu_flash_attention"
     lengths = _lengths(name, "seq_len", seq_len)
@@ -66,7 +66,7 @@ def _npu_flash_attention_unpad(
     Shapes: query and out [T,N,D], key and value [T,Nkv,D], seq_len int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "_npu_flash_attention_unpad"
     lengths = _lengths(name, "seq_len", seq_len)
@@ -91,12 +91,13 @@ def _npu_flash_attention_qlens(
 ) -> None:
     """Attention of the last tokens of each sequence to its paged cache, causal from the bottom right corner.
 
-    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
-    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask is a causal template
-    of 128 x 128, with the upper triangle left out.
+    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, maximum number of
+    blocks], seq_len and context_lens int32 [B] on the host: the number of tokens of each sequence in query, and the
+    total number of tokens of each sequence. The mask is a causal template of 128 x 128, whose upper triangle is
+    masked.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match, or a template other than the causal one.
+        RuntimeError: shapes or dtypes do not match, or the mask is not the causal template.
     """
     name = "_npu_flash_attention_qlens"
     asked, lengths = _lengths(name, "seq_len", seq_len), _lengths(name, "context_lens", context_lens)
@@ -104,7 +105,7 @@ def _npu_flash_attention_qlens(
     if tuple(mask.shape[-2:]) != (_TEMPLATE, _TEMPLATE):
         raise RuntimeError(f"{name}: mask must be {_TEMPLATE} x {_TEMPLATE}, but is {tuple(mask.shape)}")
     if not torch.equal(mask.reshape(_TEMPLATE, _TEMPLATE) != 0, _above(_TEMPLATE, _TEMPLATE, 0, mask.device)):
-        raise RuntimeError(f"{name}: mask must be the mask of causal attention, in which the upper triangle is set")
+        raise RuntimeError(f"{name}: mask must be a causal attention mask, with the upper triangle set")
     for rows, keys, values in _last_tokens(name, (key_cache, value_cache), block_table, asked, lengths):
         queries, length = rows.stop - rows.start, len(keys)
         above = _above(queries, length, length - queries, query.device)
@@ -122,7 +123,7 @@ def _npu_paged_attention_get_workspace(
     context_lens: Tensor,
     out: Tensor,
 ) -> Tensor:
-    """Return memory for `_npu_paged_attention`, which takes it as `workspace`."""
+    """Return the memory that `_npu_paged_attention` accepts as `workspace`."""
     return inference.workspace_of(query)
 
 
@@ -141,11 +142,11 @@ def _npu_paged_attention(
 ) -> None:
     """Attention of one token of each sequence to its paged cache.
 
-    Shapes: query and out [B,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks],
-    context_lens int32 [B] on the host.
+    Shapes: query and out [B,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, maximum number of
+    blocks], context_lens int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "_npu_paged_attention"
     lengths = _lengths(name, "context_lens", context_lens)
@@ -172,11 +173,11 @@ def _npu_paged_attention_mla(
 ) -> None:
     """Attention of one token of each sequence to its paged cache of latents, whose first columns are the values.
 
-    Shapes: query [B,N,D], key_cache [blocks, block size, Nkv, D], out [B,N,mla_vheadsize], block_table int32 [B, most
-    blocks], context_lens int32 [B] on the host.
+    Shapes: query [B,N,D], key_cache [blocks, block size, Nkv, D], out [B,N,mla_vheadsize], block_table int32 [B,
+    maximum number of blocks], context_lens int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     if not 0 < mla_vheadsize <= key_cache.shape[-1]:
         raise RuntimeError(
@@ -211,13 +212,14 @@ def _npu_paged_attention_splitfuse(
 ) -> None:
     """Attention of the last tokens of each sequence to its paged cache, for partial prompts and answers in one call.
 
-    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
-    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask [T, longest
-    sequence] is added to the scores in every dtype: callers pass -10000 where they pass 1 to `_npu_flash_attention`
-    (vllm-ascend, AttentionMaskBuilder.get_splitfuse_attn_mask).
+    Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, maximum number of
+    blocks], seq_len and context_lens int32 [B] on the host: the number of tokens of each sequence in query, and the
+    total number of tokens of each sequence. The mask [T, longest sequence] is added to the scores in every dtype:
+    callers pass -10000 where they pass 1 to `_npu_flash_attention` (vllm-ascend,
+    AttentionMaskBuilder.get_splitfuse_attn_mask).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not match.
+        RuntimeError: shapes or dtypes do not match.
     """
     name = "_npu_paged_attention_splitfuse"
     asked, lengths = _lengths(name, "seq_len", seq_len), _lengths(name, "context_lens", context_lens)
@@ -266,8 +268,8 @@ def _npu_matmul_add_fp32(x: Tensor, weight: Tensor, C: Tensor) -> None:
     """
     if C.dtype != torch.float32 or tuple(C.shape) != (x.shape[-1], weight.shape[-1]):
         raise RuntimeError(
-            f"_npu_matmul_add_fp32: C must be float32 [{x.shape[-1]},{weight.shape[-1]}], but is {C.dtype} "
-            f"{tuple(C.shape)}"
+            f"_npu_matmul_add_fp32: C must have dtype float32 and shape [{x.shape[-1]},{weight.shape[-1]}], but has "
+            f"dtype {C.dtype} and shape {tuple(C.shape)}"
         )
     C.add_(x.float().t() @ weight.float())
 
@@ -277,12 +279,12 @@ def _one(
 ) -> Tensor:
     """One sequence's attention: query [S,N,D], key and value [L,Nkv,D], mask [S,L] -> [S,N,D].
 
-    A mask in float16 is always added to the scores; one in another dtype only with `added`.
+    A float16 mask is always added to the scores. A mask of another dtype is added only if `added` is set.
     """
     queries, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
     bias = keep = None
     if mask is not None and (added or mask.dtype == torch.float16):
-        # `attend` multiplies the bias by the scale, too.
+        # `attend` also multiplies the bias by the scale.
         bias = mask.float() / scale
     elif mask is not None:
         keep = mask == 0
@@ -304,7 +306,9 @@ def _last_tokens(
     for number, rows in _rows(asked):
         queries, length = asked[number], lengths[number]
         if queries > length:
-            raise RuntimeError(f"{name}: sequence {number} has {length} tokens, but query has {queries} of them")
+            raise RuntimeError(
+                f"{name}: sequence {number} has {length} tokens, but query has {queries} tokens of this sequence"
+            )
         keys, values = (_paged(name, cache, table, number, length) for cache in caches)
         yield rows, keys, values
 
@@ -345,7 +349,10 @@ def _check_attention(
     for what, tensor in (("query", query), ("key", keys[0]), ("value", keys[1]), ("out", out)):
         check_half(name, what, tensor)
         if tensor.dtype != query.dtype:
-            raise RuntimeError(f"{name}: query is {query.dtype}, but {what} is {tensor.dtype}")
+            raise RuntimeError(
+                f"{name}: query and {what} must have the same dtype, but query is {query.dtype}, and {what} is "
+                f"{tensor.dtype}"
+            )
     # DeepSeek's values are narrower than its keys, and so is the result.
     made = (*query.shape[:-1], keys[1].shape[-1])
     if query.dim() != 3 or query.shape[1] != heads or keys[0].shape[-2] != key_heads or tuple(out.shape) != made:

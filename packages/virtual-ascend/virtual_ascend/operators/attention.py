@@ -1,8 +1,8 @@
 """Attention for training: sparse modes and masks, layouts, the arithmetic on scores, and the operators.
 
-Some of it is shared with attention for inference: the split of a batch into its sequences, and the check of dtypes. A
-real NPU takes float16 and bfloat16. The virtual Ascend takes float32 as well, with one warning, so that the tokens of
-a rollout can be compared with transformers'.
+Some code is shared with attention for inference: the split of a batch into its sequences, and the check of dtypes. A
+real NPU accepts float16 and bfloat16. virtual-ascend also accepts float32, with one warning, so that the tokens of a
+rollout can be compared with transformers'.
 
 torch's scaled_dot_product_attention on NPUs is npu_fusion_attention where possible: op-plugin,
 op_plugin/ops/opapi/ScaledDotProductAttentionKernelNpuOpApi.cpp.
@@ -58,7 +58,7 @@ TEMPLATE = 2048  # the side of the mask of compressed modes
 
 
 class SparseMode(IntEnum):
-    """The mode that selects which scores take part. i is the row of the query, and j is the column of the key."""
+    """The mode that selects the scores that are kept. i is the row of the query, and j is the column of the key."""
 
     DEFAULT = 0  # not masked, j-i <= next_tockens and i-j <= pre_tockens
     ALL = 1  # not masked
@@ -78,7 +78,7 @@ _TEMPLATES = {SparseMode.PREFIX_COMPRESSED: (3072, 2048)}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The mask of a call, before it is applied to a block of a given size."""
+    """The masking rule of an attention call. It does not depend on the size of the block that it is applied to."""
 
     mode: SparseMode
     mask: Tensor | None
@@ -87,7 +87,7 @@ class Rule:
     prefix: Sequence[int] | None = None
 
     def of_sequence(self, number: int, count: int, rows: int, columns: int) -> Rule:
-        """Return the mask rule for one sequence of a packed batch."""
+        """Return the masking rule for one sequence of a packed batch."""
         mode = self.mode
         if mode is SparseMode.VARLEN_OUTER_CUT:
             mode = SparseMode.BAND if number == count - 1 else SparseMode.RIGHT_DOWN_CAUSAL
@@ -100,11 +100,11 @@ class Rule:
         return Rule(mode, mask, self.before, self.after, prefix)
 
     def keep(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
-        """Return a mask, bool [.., rows, columns], that is True where a score takes part. Return None if all scores
-        take part.
+        """Return a mask, bool [.., rows, columns], that is True for each score that is kept, or None if all scores are
+        kept.
 
-        Without a mask, the mode is ignored, even a causal mode, so that rows attend to later columns. This is the
-        documented behaviour.
+        If the call has no mask, the sparse mode is ignored. Even in a causal mode, rows then attend to later columns.
+        This is the documented behavior.
         """
         if self.mask is None:
             return None
@@ -133,12 +133,11 @@ class Rule:
 def rule_of(
     number: int, mask: Tensor | None, before: int, after: int, prefix: Sequence[int] | None, *, packed: bool
 ) -> Rule:
-    """Return the mask rule that the arguments of a call describe.
+    """Return the masking rule that the arguments of a call describe.
 
     Raises:
-        RuntimeError: the sparse mode does not exist or does not support packed batches (TND), or the mask does not fit
-        the
-            mode.
+        RuntimeError: the sparse mode does not exist or does not support packed batches (TND), or the mask does not
+            match the mode.
     """
     rule = Rule(_mode(number, packed), mask, int(before), int(after), prefix)
     _check_mask(rule, packed)
@@ -164,12 +163,12 @@ def _check_mask(rule: Rule, packed: bool) -> None:
     template = _TEMPLATES.get(rule.mode, (TEMPLATE, TEMPLATE))
     if rule.mode not in _GIVEN and tuple(mask.shape[-2:]) != template:
         raise RuntimeError(
-            f"npu_fusion_attention: sparse_mode {int(rule.mode)} takes an atten_mask of {template[0]}x{template[1]}, "
-            f"but got {tuple(mask.shape)}"
+            f"npu_fusion_attention: sparse_mode {int(rule.mode)} requires an atten_mask of shape "
+            f"{template[0]}x{template[1]}, but got shape {tuple(mask.shape)}"
         )
     if packed and mask.dim() != 2:
         raise RuntimeError(
-            f"npu_fusion_attention: in the layout TND, atten_mask must have 2 dimensions, but has {mask.dim()}"
+            f"npu_fusion_attention: in the TND layout, atten_mask must have 2 dimensions, but has {mask.dim()}"
         )
 
 
@@ -178,16 +177,16 @@ def check_prefix(rule: Rule, sequences: int) -> None:
     if rule.mode not in _PREFIXED or rule.mask is None:
         return
     if rule.prefix is None or len(rule.prefix) != sequences or sequences > 32:
-        found = "none" if rule.prefix is None else f"{len(rule.prefix)}"
+        found = "no prefixes" if rule.prefix is None else f"{len(rule.prefix)} prefixes"
         raise RuntimeError(
-            f"npu_fusion_attention: sparse_mode {int(rule.mode)} takes a prefix for each of at most 32 sequences, but "
-            f"got {found} for {sequences}"
+            f"npu_fusion_attention: sparse_mode {int(rule.mode)} requires one prefix for each sequence, and at most "
+            f"32 sequences, but got {found} for {sequences} sequences"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """The changes to the scores: scale, dropout, shift (pse), and sink."""
+    """The modifications of the attention scores: scale, dropout, shift (pse), and sink."""
 
     scale: float
     keep_prob: float = 1.0
@@ -241,11 +240,10 @@ def through(
     how: How,
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of `attend` for query, key, value, pse, and sink. The gradients of pse and sink are empty
-    if pse and sink were not given.
+    """Compute the backward pass of `attend`: return the gradients for query, key, value, pse, and sink. The gradients
+    for pse and sink are empty if pse and sink were not passed.
 
-    `attention` [B,N,Sq,D] is the result of `attend`; `top` and `total` [B,N,Sq,1] are the maximum and sum of its
-    rows.
+    `attention` [B,N,Sq,D] is the result of `attend`. `top` and `total` [B,N,Sq,1] are the row maximum and the row sum.
     """
     shared = query.shape[1] // key.shape[1]
     q, grad = query.float(), gradient.float()
@@ -287,7 +285,7 @@ class Layout(Enum):
 
 
 def layout_of(name: str) -> Layout:
-    """Return the layout called `name`. Raise RuntimeError if there is no such layout."""
+    """Return the layout called `name`. Raise RuntimeError if the layout does not exist."""
     try:
         return Layout(name)
     except ValueError:
@@ -316,10 +314,10 @@ def from_head(tensor: Tensor, layout: Layout) -> Tensor:
 def sequences_of(
     query: Tensor, key: Tensor, queries: Sequence[int] | None, keys: Sequence[int] | None
 ) -> list[tuple[slice, slice]]:
-    """Return the rows and columns of each sequence of a packed batch, from the cumulative lengths.
+    """Compute the rows and columns of each sequence of a packed batch from the cumulative lengths.
 
     Raises:
-        RuntimeError: the lengths are missing, or do not fit the tensors.
+        RuntimeError: the lengths are missing, or do not match the tensors.
     """
     if not queries or not keys or len(queries) != len(keys):
         raise RuntimeError(
@@ -344,8 +342,8 @@ _LAYOUTS = ("BSH", "BSND", "BNSD", "TND", "BNSD_BSND", "BSND_NBSD", "BNSD_NBSD",
 
 
 def layouts(name: str) -> tuple[str, str]:
-    """Return the layouts of the query and of the result for an `input_layout`. Raise RuntimeError if there is no such
-    layout."""
+    """Return the layouts of the query and of the result for an `input_layout`. Raise RuntimeError if the layout does
+    not exist."""
     if name not in _LAYOUTS:
         raise RuntimeError(
             f"npu_fused_infer_attention_score: input_layout should be {'/'.join(_LAYOUTS)}, but got {name!r}"
@@ -355,11 +353,11 @@ def layouts(name: str) -> tuple[str, str]:
 
 
 def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | None) -> list[Tensor]:
-    """Split a batch into its sequences [N,S,D], without padding."""
+    """Split a batch into sequences of shape [N,S,D], and remove the padding."""
     if layout == "TND":
         if not lengths:
             raise RuntimeError(
-                "npu_fused_infer_attention_score: the layout TND needs the cumulative lengths of the sequences"
+                "npu_fused_infer_attention_score: the TND layout requires the cumulative lengths of the sequences"
             )
         starts = [0, *lengths[:-1]]
         return [tensor[start:end].transpose(0, 1) for start, end in zip(starts, lengths, strict=True)]
@@ -382,18 +380,19 @@ def cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
     """Return the length of each sequence of a cache. Raise RuntimeError if the lengths are missing."""
     if lengths is None or len(lengths) not in (1, count):
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: with a block_table, actual_seq_lengths_kv must have a length for "
-            f"each of {count} sequences, but is {lengths}"
+            f"npu_fused_infer_attention_score: with a block_table, actual_seq_lengths_kv must contain {count} "
+            f"lengths, one for each sequence, but is {lengths}"
         )
     return list(lengths) * count if len(lengths) == 1 else list(lengths)
 
 
 def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[int]) -> list[Tensor]:
-    """Return each sequence of a paged cache as [N,S,D], from its blocks."""
+    """Gather each sequence from the blocks of a paged cache. Return each sequence with the shape [N,S,D]."""
     blocks = cache.unflatten(-1, (heads, -1)).transpose(1, 2) if cache.dim() == 3 else cache  # [blocks,N,size,D]
     if blocks.shape[2] != size:
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: block_size is {size}, but blocks have {blocks.shape[2]} rows"
+            f"npu_fused_infer_attention_score: block_size is {size}, but the blocks of the cache have "
+            f"{blocks.shape[2]} rows"
         )
     if table.dim() != 2 or table.shape[0] != len(lengths):
         raise RuntimeError(
@@ -408,7 +407,8 @@ def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[in
 
 
 def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
-    """Join sequences [N,S,D] into one tensor of `rows` (all tokens in TND and NTD), padded with zeros."""
+    """Concatenate sequences of shape [N,S,D] into one tensor with `rows` rows, padded with zeros. In TND and NTD,
+    `rows` is the total number of tokens."""
     if layout in ("TND", "NTD"):
         packed = torch.cat([part.transpose(0, 1) for part in parts])
         packed = torch.nn.functional.pad(packed, (0, 0, 0, 0, 0, rows - packed.shape[0]))
@@ -420,7 +420,7 @@ def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
 
 
 def wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
-    """Append the columns in `more` to each sequence."""
+    """Append the columns of each tensor in `more` to the corresponding sequence in `tensors`."""
     return [torch.cat(pair, -1) for pair in zip(tensors, more, strict=True)]
 
 
@@ -428,7 +428,8 @@ _warned: set[str] = set()
 
 
 def check_half(operator: str, argument: str, tensor: Tensor) -> None:
-    """Raise RuntimeError unless the tensor is float16 or bfloat16. For float32, only warn, once for each operator."""
+    """Raise RuntimeError unless the tensor is float16 or bfloat16. For float32, issue a warning instead, once for each
+    operator."""
     if tensor.dtype in (torch.float16, torch.bfloat16):
         return
     if tensor.dtype != torch.float32:
@@ -447,7 +448,7 @@ _libraries: list[torch.library.Library] = []  # a deleted library would take its
 
 
 def register() -> None:
-    """Make torch call our scaled_dot_product_attention on NPUs. Repeated calls do nothing."""
+    """Make torch call this module's scaled_dot_product_attention on NPUs. Repeated calls do nothing."""
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     for key in _KEYS:
@@ -467,9 +468,9 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """torch's operator: query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D].
 
-    The fused form keeps query, key, value, the result, and sixteen float32 numbers for each row; its values are the
-    CPU's. Other dimensions and dtypes, a mask that is not bool, and dropout are not fused, so the scores are kept. A
-    real NPU fuses dropout too.
+    The fused form saves query, key, value, the result, and sixteen float32 numbers for each row. Its results are the
+    same as on the CPU. Tensors with other dimensions or dtypes, masks that are not bool, and dropout are not fused, so
+    the attention scores stay in memory. A real NPU also fuses dropout.
     """
     if not _is_fused(query, key, value, attn_mask, dropout_p):
         found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
@@ -518,10 +519,9 @@ def _added(mask: Tensor | None, query: Tensor) -> Tensor | None:
 
 
 def _masked(mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
-    """Return the mask that the fused operator takes and keeps: True where a score is left out, or a causal
-    template."""
+    """Return the mask that the fused operator accepts and keeps: True for each masked score, or a causal template."""
     if is_causal:
-        # The real operator makes an upper triangle of ones. Here nobody reads it, because the rule is known.
+        # The real operator creates an upper triangle of ones. Here, nothing reads it, because the rule is known.
         whole = torch.empty(TEMPLATE, TEMPLATE, dtype=torch.bool, device=query.device)
         return torch.empty_like(whole)
     if mask is None:
@@ -559,24 +559,26 @@ def npu_fusion_attention(
     sync: bool = False,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
-    """Attention: `dropout(softmax(mask(scale * (Q K^T + pse)))) V`, computed in float32; differentiable in query, key,
+    """Attention: `dropout(softmax(mask(scale * (Q K^T + pse)))) V`, computed in float32. Differentiable in query, key,
     value, pse, and sink.
 
     Shapes: query [B,S,N*D] (BSH), [S,B,N*D] (SBH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). Key and value
-    have the same layout with Nkv heads, and N is a multiple of Nkv. TND takes the cumulative lengths of its sequences,
-    without the leading 0. `atten_mask` is True where a score is left out. It has the shape of the scores for sparse
-    modes 0 and 1, and is a template of 2048x2048 for 2 to 4, 7 and 8 (a packed batch), and of 3072x2048 for 6. With
-    `atten_mask=None` the sparse mode is ignored, as documented. `prefix` has a length for each sequence (modes 5 and
-    6). `pse` [B|1,N,Sq|1,Skv] is added to the products; TND does not take it. `sink` [N] is one more score of each
-    row, without a value. A fully masked row gives zeros.
+    have the same layout with Nkv heads, and N is a multiple of Nkv. TND requires the cumulative lengths of the
+    sequences, without the leading 0.
+
+    `atten_mask` is True for each masked score. For sparse modes 0, 1, and 5, the mask has the shape of the scores. For
+    modes 2, 3, 4, 7, and 8, it is a template of 2048x2048, and for mode 6, a template of 3072x2048. Modes 7 and 8 are
+    for packed batches (TND). With `atten_mask=None`, the sparse mode is ignored, as documented. `prefix` contains a
+    length for each sequence (modes 5 and 6). `pse` [B|1,N,Sq|1,Skv] is added to the products; TND does not support
+    `pse`. `sink` [N] adds one score to each row, without a value. The result of a fully masked row is zeros.
 
     Returns:
-        (attention, softmax_max, softmax_sum, empty, seed, offset, numels); maximum and sum are float32 [B,N,S,8], for
-        TND [T,N,8], with each value eight times.
+        (attention, softmax_max, softmax_sum, empty, seed, offset, numels). Maximum and sum are float32 [B,N,S,8], or
+        [T,N,8] for TND, and contain each number eight times.
 
     Raises:
         RuntimeError: an argument is out of range.
-        NotImplementedError: pse in TND.
+        NotImplementedError: pse is passed with the TND layout.
     """
     layout = layout_of(input_layout)
     how = How(scale, keep_prob, pse, sink)
@@ -629,7 +631,8 @@ def _results(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layo
 def _flops(
     query: Tensor, rows: Result, key: Tensor, layout: Layout, lengths: Sequence[tuple[slice, slice]], is_causal: bool
 ) -> float:
-    """Return the operations of an NPU for it. `rows` are the row maxima, [B,N,S,8], in TND [T,N,8]."""
+    """Return the number of floating-point operations of an NPU for a call. `rows` are the row maxima: [B,N,S,8], or
+    [T,N,8] in TND."""
     if layout is Layout.TND:
         sizes = [(queries.stop - queries.start, keys.stop - keys.start) for queries, keys in lengths]
         return sum(flops_of(rows.shape[1], *size, query.shape[-1], is_causal) for size in sizes)
@@ -639,7 +642,7 @@ def _flops(
 
 
 def check(query: Tensor, key: Tensor, value: Tensor, head_num: int, layout: Layout, how: How) -> None:
-    """Raise RuntimeError if the tensors do not fit the layout or each other, or if keep_prob is out of range."""
+    """Raise RuntimeError if the tensors do not match the layout or each other, or if keep_prob is out of range."""
     dims = 4 if layout in (Layout.BSND, Layout.BNSD) else 3
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != dims:
@@ -672,12 +675,15 @@ def _heads(tensor: Tensor, layout: Layout, head_num: int) -> int:
 
 def _check_extras(pse: Tensor | None, sink: Tensor | None, heads: int, layout: Layout) -> None:
     if pse is not None and layout is Layout.TND:
-        raise NotImplementedError("npu_fusion_attention: pse in TND is not implemented by the virtual Ascend")
+        raise NotImplementedError("npu_fusion_attention: virtual-ascend does not implement pse with the TND layout")
     if pse is not None and (pse.dim() != 4 or pse.shape[1] != heads):
-        raise RuntimeError(f"npu_fusion_attention: pse must be [B|1,{heads},Sq|1,Skv], but is {tuple(pse.shape)}")
+        raise RuntimeError(
+            f"npu_fusion_attention: pse must have shape [B|1,{heads},Sq|1,Skv], but has shape {tuple(pse.shape)}"
+        )
     if sink is not None and (tuple(sink.shape) != (heads,) or sink.dtype is not torch.float32):
         raise RuntimeError(
-            f"npu_fusion_attention: sink must be float32 [{heads}], but is {sink.dtype} {tuple(sink.shape)}"
+            f"npu_fusion_attention: sink must have dtype float32 and shape [{heads}], but has dtype {sink.dtype} and "
+            f"shape {tuple(sink.shape)}"
         )
 
 

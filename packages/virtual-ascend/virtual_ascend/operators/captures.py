@@ -77,19 +77,19 @@ this."""
 
 
 def begin() -> None:
-    """Record that a capture, or an update of a graph, begins."""
+    """Record the beginning of a graph capture or a graph update."""
     global _under_way
     _under_way += 1
 
 
 def end() -> None:
-    """Record that a capture, or an update of a graph, ends."""
+    """Record the end of a graph capture or a graph update."""
     global _under_way
     _under_way -= 1
 
 
 def follow(follower: Follower | None) -> None:
-    """Set the function that adds calls to the graph in the capture that is beginning."""
+    """Set the function that adds calls to the graph during the capture that is about to begin."""
     global _follower
     _follower = follower
 
@@ -133,8 +133,7 @@ def _is_captured(given: Mapping[str, object]) -> bool:
 
 
 def _replaced(value: object, place: Callable[[torch.Tensor], object]) -> object:
-    """Return a copy of an argument in which `place` has replaced the NPU tensors. The caller cannot change this
-    copy."""
+    """Return a copy of an argument, with its NPU tensors replaced by `place`. The caller cannot change this copy."""
     if isinstance(value, torch.Tensor):
         return place(value) if value.device.type == "npu" else value.clone()
     if isinstance(value, list | tuple):

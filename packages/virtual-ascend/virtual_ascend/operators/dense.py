@@ -32,7 +32,7 @@ _NONE = slice(0)
 
 
 def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
-    """`silu(first half) * second half` along `dim`, computed in float32; differentiable.
+    """`silu(first half) * second half` along `dim`, computed in float32. Differentiable.
 
     Shapes: x [.., 2*H, ..] -> [.., H, ..].
 
@@ -54,12 +54,12 @@ def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def npu_silu(input: Tensor) -> Tensor:
-    """`x * sigmoid(x)` of any shape; differentiable."""
+    """`x * sigmoid(x)` for tensors of any shape. Differentiable."""
     return functional.silu(input)
 
 
 def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
-    """GELU of any shape, "none" (erf) or "tanh"; differentiable.
+    """GELU for tensors of any shape. `approximate` is "none" (erf) or "tanh". Differentiable.
 
     Raises:
         RuntimeError: `approximate` is neither "none" nor "tanh".
@@ -70,7 +70,7 @@ def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 def npu_fast_gelu(input: Tensor) -> Tensor:
-    """`x * sigmoid(1.702 x)` of any shape, computed in float32; differentiable."""
+    """`x * sigmoid(1.702 x)` for tensors of any shape, computed in float32. Differentiable."""
 
     def compute(given: Tensor) -> tuple[Tensor]:
         x = given.float()
@@ -82,16 +82,16 @@ def npu_fast_gelu(input: Tensor) -> Tensor:
 
 
 def fast_gelu(input: Tensor) -> Tensor:
-    """The operator `npu_fast_gelu` under its older name."""
+    """The operator `npu_fast_gelu` under its earlier name."""
     return npu_fast_gelu(input)
 
 
 def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1) -> Tensor:
-    """Softmax over the last dimension of `scale * x`, computed in float32; differentiable in x.
+    """Softmax over the last dimension of `scale * x`, computed in float32. Differentiable in x.
 
-    Scores count as -10000 where the mask is true.
+    A score is set to -10000 if its mask is true.
 
-    Shapes: x [.., H, W], mask broadcast to it.
+    Shapes: x [.., H, W], mask broadcastable to the shape of x.
 
     Raises:
         RuntimeError: the mask is not bool, or H or W is not a multiple of 32 from 32 to 4096.
@@ -100,14 +100,14 @@ def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1) -> Tens
         raise RuntimeError(f"npu_scaled_masked_softmax: mask must be bool, but is {mask.dtype}")
     if x.dim() < 2 or any(size % 32 or not 32 <= size <= 4096 for size in x.shape[-2:]):
         raise RuntimeError(
-            "npu_scaled_masked_softmax: the last two dimensions must be multiples of 32 from 32 to 4096, but x is "
-            f"{list(x.shape)}"
+            "npu_scaled_masked_softmax: the last two dimensions must be multiples of 32 from 32 to 4096, but x has "
+            f"shape {list(x.shape)}"
         )
     return (x.float() * scale).masked_fill(mask, -10000.0).softmax(-1).to(x.dtype)
 
 
 def npu_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """`x * rsqrt(mean(x^2) + epsilon) * gamma`, computed in float32 and rounded once; differentiable.
+    """`x * rsqrt(mean(x^2) + epsilon) * gamma`, computed in float32 and rounded once. Differentiable.
 
     Shapes: x [*, D...], gamma [D...] (the last dimensions of x).
 
@@ -135,7 +135,7 @@ def npu_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[T
 
 
 def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
-    """`npu_rms_norm(x1 + x2, gamma)`; no gradient.
+    """`npu_rms_norm(x1 + x2, gamma)`. Has no backward pass.
 
     Shapes: x1 and x2 [*, D...], gamma [D...].
 
@@ -143,13 +143,12 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
         (y, rstd, x1 + x2).
 
     Raises:
-        RuntimeError: in the same cases as npu_rms_norm, and in the backward pass.
+        RuntimeError: npu_rms_norm raises this error, or the backward pass is run.
     """
     if x1.shape != x2.shape or x1.dtype != x2.dtype:
         raise RuntimeError(
-            f"npu_add_rms_norm: x1 and x2 must have the same shape and dtype, but are {tuple(x1.shape)} {x1.dtype} "
-            f"and "
-            f"{tuple(x2.shape)} {x2.dtype}"
+            f"npu_add_rms_norm: x1 and x2 must have the same shape and dtype, but x1 has shape {tuple(x1.shape)} and "
+            f"dtype {x1.dtype}, and x2 has shape {tuple(x2.shape)} and dtype {x2.dtype}"
         )
 
     def compute() -> tuple[Tensor, ...]:
@@ -163,16 +162,16 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
 def _check(name: str, x: Tensor, gamma: Tensor) -> None:
     if gamma.dim() == 0 or x.shape[-gamma.dim() :] != gamma.shape:
         raise RuntimeError(
-            f"{name}: gamma must have the shape of the last dimensions of x, but gamma has the shape "
-            f"{tuple(gamma.shape)}, and x has {tuple(x.shape)}"
+            f"{name}: the shape of gamma must match the last dimensions of x, but gamma has shape "
+            f"{tuple(gamma.shape)}, and x has shape {tuple(x.shape)}"
         )
     half = (torch.float16, torch.bfloat16)
     if x.dtype not in (*half, torch.float32) or not (
         x.dtype == gamma.dtype or (x.dtype in half and gamma.dtype is torch.float32)
     ):
         raise RuntimeError(
-            f"{name}: x and gamma must both be fp16, bf16, or fp32, or x may be fp16 or bf16 and gamma fp32, but "
-            f"they are {x.dtype} and {gamma.dtype}"
+            f"{name}: x and gamma must have the same dtype (fp16, bf16, or fp32), or fp32 gamma with fp16 or bf16 x, "
+            f"but x is {x.dtype}, and gamma is {gamma.dtype}"
         )
 
 
@@ -180,20 +179,21 @@ WIDEST = 896
 
 
 def npu_rotary_mul(input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half") -> Tensor:
-    """`x * r1 + rotate(x) * r2`; differentiable.
+    """`x * r1 + rotate(x) * r2`. Differentiable.
 
-    Shapes: x [B,N,S,D] or [B,S,N,D]; r1 (cosines) and r2 (sines) have the same dimensions, with the full width D; a
-    dimension of size 1 is broadcast. rotate: "half" is cat(-x2, x1) of the halves of D, "interleave" pairs (x[0::2],
-    x[1::2]).
+    Shapes: x [B,N,S,D] or [B,S,N,D]. r1 (cosines) and r2 (sines) have the same dimensions, with the full width D;
+    dimensions of size 1 are broadcast. If `rotary_mode` is "half", rotate(x) is cat(-x2, x1) of the halves x1 and x2.
+    If it is "interleave", rotate(x) replaces each pair (a, b) of adjacent elements with (-b, a).
 
     Raises:
-        RuntimeError: a tensor does not have 4 dimensions, D is odd or not below 896, r1 or r2 has another width, or
-            the mode is unknown.
+        RuntimeError: a tensor does not have 4 dimensions, D is odd or not less than 896, r1 or r2 has another width,
+            or the mode is unknown.
     """
     width = input.shape[-1]
     if input.dim() != 4 or r1.dim() != 4 or r2.dim() != 4:
         raise RuntimeError(
-            f"npu_rotary_mul: x, r1, and r2 must have 4 dimensions, but have {input.dim()}, {r1.dim()}, {r2.dim()}"
+            f"npu_rotary_mul: x, r1, and r2 must each have 4 dimensions, but have {input.dim()}, {r1.dim()}, and "
+            f"{r2.dim()} dimensions"
         )
     if width % 2 or width >= WIDEST:
         raise RuntimeError(f"npu_rotary_mul: the last dimension must be even and below {WIDEST}, but is {width}")
@@ -216,10 +216,10 @@ def npu_rotary_mul(input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "ha
 def npu_apply_rotary_pos_emb(
     query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, layout: str = "BSND", rotary_mode: str = "half"
 ) -> tuple[Tensor, Tensor]:
-    """`npu_rotary_mul` of query and key; no gradient.
+    """Apply `npu_rotary_mul` to query and key. Has no backward pass.
 
-    Shapes: query [B,S,N,D], key [B,S,Nkv,D], cos and sin [B,S,1,D] in the layout "BSND", whose earlier name is "BSH".
-    In the layouts "SBH", "BNSD", and "TND" ([T,N,D]), cos and sin must broadcast, too.
+    Shapes: query [B,S,N,D], key [B,S,Nkv,D], cos and sin [B,S,1,D] in the BSND layout, which was earlier called BSH.
+    In the layouts SBH, BNSD, and TND ([T,N,D]), cos and sin must also be broadcastable.
 
     Raises:
         RuntimeError: the layout or the mode is unknown, the widths differ, or the backward pass is run.
@@ -252,12 +252,12 @@ def npu_mrope(
     rotary_mode: str | None = "half",
     cache_mode: str | None = "default",
 ) -> tuple[Tensor, Tensor]:
-    """Rotate the first R columns of each head of query and key by their positions; no gradient. Images have three
-    positions for each token.
+    """Rotate the first R columns of each head of query and key by their positions. Has no backward pass. Images have
+    three positions for each token.
 
     Shapes: positions int32 or int64 [T] or [3,T], query [T,N*head_size], key [T,Nkv*head_size], cos_sin_cache
-    [positions,R]: cosines, then sines. mrope_section: how many of the R/2 angles follow each row of positions [3,T],
-    [0,0,0] for positions [T].
+    [positions,R]: cosines, then sines. mrope_section contains the number of angles, of R/2 in total, that use each row
+    of positions [3,T]. For positions [T], it is [0,0,0].
 
     Raises:
         RuntimeError: shapes, dtypes, or sections do not match, or the backward pass is run.
@@ -265,7 +265,7 @@ def npu_mrope(
     """
     name = "npu_mrope"
     if cache_mode not in (None, "default"):
-        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement cache_mode {cache_mode}")
     sections = list(mrope_section or (0, 0, 0))
     half = cos_sin_cache.shape[-1] // 2
     if positions.dim() == 1:
@@ -274,14 +274,15 @@ def npu_mrope(
         fit = positions.dim() == 2 and len(positions) == len(sections) == 3 and sum(sections) == half
     if not fit or positions.dtype not in (torch.int32, torch.int64):
         raise RuntimeError(
-            f"{name}: expected integer positions [T] and mrope_section [0,0,0], or positions [3,T] and sections that "
-            f"add up to {half}, but got {positions.dtype} {tuple(positions.shape)} and {sections}"
+            f"{name}: expected integer positions of shape [T] and mrope_section [0,0,0], or integer positions of "
+            f"shape [3,T] and sections that add up to {half}, but got positions with dtype {positions.dtype} and "
+            f"shape {tuple(positions.shape)}, and mrope_section {sections}"
         )
     for what, tensor in (("query", query), ("key", key)):
         if tensor.dim() != 2 or tensor.shape[1] % head_size or tensor.dtype != cos_sin_cache.dtype:
             raise RuntimeError(
-                f"{name}: {what} must be [tokens, heads * {head_size}] in {cos_sin_cache.dtype}, but is "
-                f"{tuple(tensor.shape)} in {tensor.dtype}"
+                f"{name}: {what} must have shape [tokens, heads * {head_size}] and dtype {cos_sin_cache.dtype}, but "
+                f"has shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
             )
 
     def compute() -> tuple[Tensor, ...]:
@@ -329,7 +330,7 @@ def npu_cross_entropy_loss(
     lse_square_scale_for_zloss: float = 0.0,
     return_zloss: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Cross entropy, computed in float32; the loss is differentiable, log_prob is not.
+    """Cross entropy, computed in float32. The loss is differentiable, and log_prob is not.
 
     Shapes: input [N,C], target [N], weight [C].
 
@@ -337,20 +338,21 @@ def npu_cross_entropy_loss(
         (loss [N] or, for "mean" and "sum", [1]; log_prob [N,C]; zloss [0]; lse_for_zloss [0]).
 
     Raises:
-        RuntimeError: shapes or reduction are wrong.
-        NotImplementedError: label smoothing or zloss is requested. The real operator's documentation reserves both.
+        RuntimeError: the shapes or the reduction are invalid.
+        NotImplementedError: label smoothing or zloss is requested. The real operator's documentation marks these
+            arguments as reserved.
     """
     if input.dim() != 2 or target.shape != input.shape[:1]:
         raise RuntimeError(
-            f"npu_cross_entropy_loss: expected input [N,C] and target [N], but got {tuple(input.shape)} and "
+            f"npu_cross_entropy_loss: expected input [N,C] and target [N], but got shapes {tuple(input.shape)} and "
             f"{tuple(target.shape)}"
         )
     if reduction not in ("mean", "sum", "none"):
         raise RuntimeError(f"npu_cross_entropy_loss: reduction should be mean, sum or none, but got {reduction!r}")
     if label_smoothing or lse_square_scale_for_zloss or return_zloss:
         raise NotImplementedError(
-            "npu_cross_entropy_loss: label_smoothing, lse_square_scale_for_zloss and return_zloss are not "
-            "implemented by the virtual Ascend"
+            "npu_cross_entropy_loss: virtual-ascend does not implement label_smoothing, lse_square_scale_for_zloss, "
+            "and return_zloss"
         )
 
     def compute(input: Tensor, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -361,7 +363,7 @@ def npu_cross_entropy_loss(
 
     if is_fusible((input, target, weight)):
         losses = Result((input.shape[0] if reduction == "none" else 1,), input.dtype)
-        # The gradient of the real one is made of log_prob too, whose own log_softmax it is.
+        # The real operator also computes its gradient from log_prob, which equals its own log_softmax.
         loss, log_prob = fused(
             "npu_cross_entropy_loss",
             compute,
@@ -391,18 +393,16 @@ def npu_apply_adam_w(
     *,
     out: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do one step of AdamW in place on `out` = (parameter, first moment, second moment), all of grad's shape; no
-    gradient.
+    """Run one AdamW step in place on `out` = (parameter, first moment, second moment), which all have grad's shape.
+    Has no backward pass.
 
-    The operator multiplies beta1_power and beta2_power by their betas once more, so pass beta**(step-1).
+    The operator multiplies beta1_power by beta1 and beta2_power by beta2 before it uses them, so pass beta**(step-1).
 
     Raises:
-        NotImplementedError: amsgrad or max_grad_norm is given.
+        NotImplementedError: amsgrad or max_grad_norm is passed.
     """
     if amsgrad or max_grad_norm is not None:
-        raise NotImplementedError(
-            "npu_apply_adam_w: amsgrad and max_grad_norm are not implemented by the virtual Ascend"
-        )
+        raise NotImplementedError("npu_apply_adam_w: virtual-ascend does not implement amsgrad and max_grad_norm")
     parameter, first, second = out
     with torch.no_grad():
         gradient = -grad if maximize else grad
@@ -415,9 +415,10 @@ def npu_apply_adam_w(
 
 
 def npu_bmmV2(input: Tensor, mat2: Tensor, output_sizes: list[int]) -> Tensor:
-    """`input @ mat2` with broadcast batches; differentiable.
+    """`input @ mat2` with broadcast batch dimensions. Differentiable.
 
-    With `output_sizes` the product is summed over the batches that have size 1 there, as its own gradient requires.
+    If `output_sizes` is not empty, the product is summed over the batch dimensions that have size 1 in `output_sizes`.
+    The gradient of this operator requires this sum.
 
     Shapes: [.., M, K] x [.., K, N] -> [.., M, N].
 
@@ -432,7 +433,7 @@ def npu_bmmV2(input: Tensor, mat2: Tensor, output_sizes: list[int]) -> Tensor:
 
 
 def npu_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`input @ weight^T + bias`; differentiable.
+    """`input @ weight^T + bias`. Differentiable.
 
     Shapes: [M, K], [N, K], [N] -> [M, N].
 
@@ -455,14 +456,14 @@ def npu_transpose_batchmatmul(
     perm_y: Sequence[int] | None = None,
     batch_split_factor: int | None = 1,
 ) -> Tensor:
-    """Return the matrix product of each batch, with the batch dimension after the rows; no gradient.
+    """Return the matrix product of each batch, with the batch dimension after the rows. Has no backward pass.
 
-    Shapes: input [B,M,K], or [M,B,K] with perm_x1 [1,0,2], weight [B,K,N] -> [M,B,N], or [factor, M, B*N/factor] with
-    a batch_split_factor above 1. K and N are multiples of 16.
+    Shapes: input [B,M,K], or [M,B,K] with perm_x1 [1,0,2], weight [B,K,N] -> [M,B,N], or [factor, M, B*N/factor] if
+    batch_split_factor is greater than 1. K and N are multiples of 16.
 
     Raises:
-        RuntimeError: shapes, dtypes, permutations, or a factor are not allowed by the operator's documentation, or
-            the backward pass is run.
+        RuntimeError: shapes, dtypes, permutations, or a factor are not allowed by the operator's documentation, or the
+            backward pass is run.
     """
     name, factor = "npu_transpose_batchmatmul", batch_split_factor or 1
     if bias is not None:
@@ -473,7 +474,9 @@ def npu_transpose_batchmatmul(
         ("perm_y", perm_y, ((1, 0, 2),)),
     ):
         if found is not None and tuple(found) not in allowed:
-            raise RuntimeError(f"{name}: {what} must be {' or '.join(map(str, allowed))}, but is {tuple(found)}")
+            raise RuntimeError(
+                f"{name}: {what} must be the permutation {' or '.join(map(str, allowed))}, but is {tuple(found)}"
+            )
     if input.dtype not in (torch.float16, torch.bfloat16, torch.float32) or weight.dtype != input.dtype:
         raise RuntimeError(
             f"{name}: input and weight must be float16, bfloat16 or float32, but are {input.dtype} and {weight.dtype}"
@@ -481,13 +484,12 @@ def npu_transpose_batchmatmul(
     rows = input.transpose(0, 1) if perm_x1 is not None and tuple(perm_x1) == (1, 0, 2) else input
     if rows.dim() != 3 or weight.dim() != 3 or rows.shape[::2] != weight.shape[:2]:
         raise RuntimeError(
-            f"{name}: expected [B,M,K] and [B,K,N], but got {tuple(rows.shape)} and {tuple(weight.shape)}"
+            f"{name}: expected shapes [B,M,K] and [B,K,N], but got {tuple(rows.shape)} and {tuple(weight.shape)}"
         )
     if weight.shape[1] % 16 or weight.shape[2] % 16 or weight.shape[2] % factor:
         raise RuntimeError(
             f"{name}: K and N must be multiples of 16, and N must be a multiple of batch_split_factor, but weight "
-            f"has the shape "
-            f"{tuple(weight.shape)} and the factor is {factor}"
+            f"has shape {tuple(weight.shape)}, and the factor is {factor}"
         )
 
     def compute() -> tuple[Tensor, ...]:

@@ -31,26 +31,26 @@ from .layout import dtype_of
 def npu_moe_gating_top_k_softmax(
     x: Tensor, finished: Tensor | None = None, k: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the k greatest of softmax(x), computed in float32 and not normalised again; no gradient.
+    """Return the k largest values of softmax(x), computed in float32 and not renormalized. Has no backward pass.
 
-    Shapes: x [..,E], finished bool [..]. Finished rows go to no expert and get the index E.
+    Shapes: x [..,E], finished bool [..]. Finished rows are assigned to no expert and get the index E.
 
     Returns:
-        (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k], counted column by column).
+        (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k], numbered in column-major order).
 
     Raises:
-        RuntimeError: k is out of range, `finished` has another shape than the rows of x, or the backward pass is run.
+        RuntimeError: k is out of range, `finished` does not have the shape of x's rows, or the backward pass is run.
     """
     if x.dim() not in (2, 3) or x.dtype not in _FLOATS:
         raise RuntimeError(
-            "npu_moe_gating_top_k_softmax: x must have 2 or 3 dimensions and be float16, float32 or bfloat16, but is "
-            f"{tuple(x.shape)} {x.dtype}"
+            "npu_moe_gating_top_k_softmax: x must have 2 or 3 dimensions and dtype float16, float32, or bfloat16, but "
+            f"has shape {tuple(x.shape)} and dtype {x.dtype}"
         )
     if not 0 < k <= x.shape[-1]:
-        raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be 1 to {x.shape[-1]}, but is {k}")
+        raise RuntimeError(f"npu_moe_gating_top_k_softmax: k must be from 1 to {x.shape[-1]}, but is {k}")
     if finished is not None and finished.shape != x.shape[:-1]:
         raise RuntimeError(
-            f"npu_moe_gating_top_k_softmax: finished must have the shape {tuple(x.shape[:-1])}, but has "
+            f"npu_moe_gating_top_k_softmax: finished must have shape {tuple(x.shape[:-1])}, but has shape "
             f"{tuple(finished.shape)}"
         )
 
@@ -81,15 +81,17 @@ def npu_moe_gating_top_k(
     routed_scaling_factor: float = 1.0,
     eps: float = 1e-20,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count
-    groups of experts; no gradient.
+    """Return the k experts with the largest scores, from the best k_group of group_count groups of experts. The scores
+    are softmax(x) (norm_type 0) or sigmoid(x) (norm_type 1). Has no backward pass.
 
-    Shapes: x [T,E], bias [E]. The bias affects only the choice. A group is as good as its best expert
-    (group_select_mode 0), or as the sum of its two best experts (1). Weights of sigmoids are divided by their sum,
-    and all weights are scaled.
+    Shapes: x [T,E], bias [E]. The bias affects only the choice of experts. The score of a group is the score of its
+    best expert (group_select_mode 0) or the sum of the scores of its two best experts (group_select_mode 1). The
+    weights are the scores of the chosen experts. With norm_type 1, the weights are divided by their sum. All weights
+    are multiplied by routed_scaling_factor.
 
     Returns:
-        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], empty without out_flag).
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], which are empty unless out_flag is
+        set).
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
@@ -121,12 +123,13 @@ def moe_gating_top_k(
     eps: float,
     bias_opt: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """vllm-ascend's own `npu_moe_gating_top_k`: csrc/moe/moe_gating_top_k of v0.13.0 to v0.23.0.
+    """vllm-ascend's own version of `npu_moe_gating_top_k` (csrc/moe/moe_gating_top_k, v0.13.0 to v0.23.0).
 
-    With renorm 1 it divides the weights of a softmax by their sum, too.
+    If renorm is 1, the weights of a softmax are also divided by their sum.
 
     Returns:
-        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], undefined without out_flag).
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], which are undefined unless out_flag is
+        set).
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
@@ -148,7 +151,8 @@ def moe_gating_top_k(
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """The number of groups of experts, how many of them are chosen, and the mode that rates a group."""
+    """The number of groups of experts, the number of chosen groups, and the mode that computes the score of a
+    group."""
 
     count: int
     chosen: int
@@ -179,7 +183,7 @@ _FLOATS = (torch.float16, torch.float32, torch.bfloat16)
 def _chosen(
     x: Tensor, k: int, bias: Tensor | None, groups: _Groups, norm_type: int, eps: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the weights of the k greatest, their experts, and all scores.
+    """Return the weights of the k experts with the largest scores, these experts, and all scores.
 
     The weights are divided by their sum plus `eps`, unless `eps` is None.
     """
@@ -192,13 +196,13 @@ def _chosen(
 def _check_scores(name: str, x: Tensor, bias: Tensor | None) -> None:
     if x.dim() != 2 or x.dtype not in _FLOATS:
         raise RuntimeError(
-            f"{name}: x must have the shape [T,E] and be float16, float32, or bfloat16, but is {tuple(x.shape)} "
-            f"{x.dtype}"
+            f"{name}: x must have shape [T,E] and dtype float16, float32, or bfloat16, but has shape {tuple(x.shape)} "
+            f"and dtype {x.dtype}"
         )
     if bias is not None and (bias.dim() != 1 or bias.dtype != x.dtype):
         raise RuntimeError(
-            f"{name}: bias must have the shape [E] and the dtype of x, {x.dtype}, but is "
-            f"{tuple(bias.shape)} {bias.dtype}"
+            f"{name}: bias must have shape [E] and the dtype of x, {x.dtype}, but has shape {tuple(bias.shape)} and "
+            f"dtype {bias.dtype}"
         )
 
 
@@ -223,13 +227,13 @@ def _greatest(scores: Tensor, k: int) -> Tensor:
 def npu_moe_init_routing(
     x: Tensor, row_idx: Tensor, expert_idx: Tensor, active_num: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Copy the rows sorted by expert, as the documentation of CANN's aclnnMoeInitRouting says; no gradient.
+    """Copy the rows, sorted by expert, as documented for CANN's aclnnMoeInitRouting. Has no backward pass.
 
-    Shapes: x [T,H], row_idx int32 [T,K] (a copy is of row `row_idx % T`), expert_idx int32 [T,K].
+    Shapes: x [T,H], row_idx int32 [T,K] (each item is copied from row `row_idx % T`), expert_idx int32 [T,K].
 
     Returns:
-        (rows [min(T, active_num)*K, H]; places int32 [T*K], where the copy of each value of row_idx went; the experts
-        of the sorted copies int32 [T*K]).
+        (rows [min(T, active_num)*K, H]; places int32 [T*K]: for each value of row_idx, the position of its copy; the
+        experts of the sorted copies int32 [T*K]).
 
     Raises:
         RuntimeError: shapes or dtypes do not match, or the backward pass is run.
@@ -237,8 +241,8 @@ def npu_moe_init_routing(
     name = "npu_moe_init_routing"
     if x.dim() != 2 or row_idx.shape != expert_idx.shape or expert_idx.dim() != 2 or len(x) != len(expert_idx):
         raise RuntimeError(
-            f"{name}: expected x [T,H], row_idx and expert_idx [T,K], but got {tuple(x.shape)}, "
-            f"{tuple(row_idx.shape)} and {tuple(expert_idx.shape)}"
+            f"{name}: expected x [T,H], row_idx [T,K], and expert_idx [T,K], but got shapes {tuple(x.shape)}, "
+            f"{tuple(row_idx.shape)}, and {tuple(expert_idx.shape)}"
         )
     for what, tensor in (("row_idx", row_idx), ("expert_idx", expert_idx)):
         if tensor.dtype != torch.int32:
@@ -272,19 +276,25 @@ def npu_moe_init_routing_v2(
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Copy the rows sorted by expert, without the experts outside the range; no gradient.
+    """Copy the rows, sorted by expert, and omit the experts outside the range. Has no backward pass.
 
-    Shapes: x [T,H], expert_idx int32 [T,K], scale [T]; active_expert_range [first, end), by default all experts. M is
-    T*K, or active_num if that is given and smaller. Rows after the copies are zeros here; an NPU does not write them.
+    Shapes: x [T,H], expert_idx int32 [T,K], scale [T]. active_expert_range is [first, end), by default all experts. M
+    is T*K, or active_num if active_num is specified and smaller. Rows after the copies are zeros here, whereas an NPU
+    does not write them.
 
     Returns:
-        (rows [M,H]; row_idx int32 [T*K]: where each copy went, -1 for nowhere (row_idx_type 0), or the order of the
-        copies (1); tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count)
-        pairs (2), empty without the flag; the scale of the rows [M], empty without `scale`).
+        A tuple of four tensors:
+
+        - The copied rows [M,H].
+        - row_idx int32 [T*K]. If row_idx_type is 0, the position of each copy, or -1 if the row is not copied. If
+          row_idx_type is 1, the order of the copies.
+        - The tokens of each expert, int64: cumulative ends if expert_tokens_num_type is 0, counts if it is 1, and
+          (expert, count) pairs if it is 2. Empty unless expert_tokens_num_flag is set.
+        - The scales of the rows [M]. Empty if `scale` is None.
 
     Raises:
-        RuntimeError: the shapes or the range do not fit, or the backward pass is run.
-        NotImplementedError: quantisation or drop_pad_mode 1 is requested.
+        RuntimeError: the shapes or the range do not match, or the backward pass is run.
+        NotImplementedError: quantization or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
     return _sorted_by_expert("npu_moe_init_routing_v2", **given)
@@ -306,13 +316,13 @@ def npu_moe_init_routing_custom(
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """vllm-ascend's own `npu_moe_init_routing_v2`: csrc/moe/moe_init_routing_custom of v0.13.0 to v0.23.0.
+    """vllm-ascend's own version of `npu_moe_init_routing_v2` (csrc/moe/moe_init_routing_custom, v0.13.0 to v0.23.0).
 
-    By default, it quantises.
+    The default arguments request quantization, which is not implemented here. Pass quant_mode=-1.
 
     Raises:
-        RuntimeError: the shapes or the range do not fit, or the backward pass is run.
-        NotImplementedError: quantisation or drop_pad_mode 1 is requested.
+        RuntimeError: the shapes or the range do not match, or the backward pass is run.
+        NotImplementedError: quantization or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
     return _sorted_by_expert("npu_moe_init_routing_custom", **given)
@@ -337,7 +347,7 @@ def _sorted_by_expert(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # Only drop_pad_mode 1 uses expert_capacity.
     if quant_mode != -1 or offset is not None:
-        raise _unwritten(name, f"quantisation (quant_mode={quant_mode})")
+        raise _unwritten(name, f"quantization (quant_mode={quant_mode})")
     if drop_pad_mode:
         raise _unwritten(name, f"drop_pad_mode {drop_pad_mode}")
     first, end = _experts_kept(name, x, expert_idx, active_expert_range or (0, expert_num))
@@ -358,15 +368,16 @@ def _sorted_by_expert(
 
 
 def _unwritten(name: str, what: str) -> NotImplementedError:
-    return NotImplementedError(f"{name}: {what} is not implemented by the virtual Ascend")
+    return NotImplementedError(f"{name}: virtual-ascend does not implement {what}")
 
 
 def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[int]) -> tuple[int, int]:
-    """Return the range [first, end) of the experts whose rows are copied; raise RuntimeError if anything does not
-    fit."""
+    """Return the range [first, end) of the experts whose rows are copied. Raise RuntimeError if the shapes or the
+    range do not match."""
     if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
         raise RuntimeError(
-            f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
+            f"{name}: expected x [T,H] and expert_idx [T,K], but got shapes {tuple(x.shape)} and "
+            f"{tuple(expert_idx.shape)}"
         )
     first, end = experts
     if not 0 <= first < end:
@@ -379,10 +390,10 @@ def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[in
 def _routes(
     expert_idx: Tensor, first: int, end: int, limit: int, *, by_destination: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the copied rows in the order of the copies, where each copy went, and the number of tokens of each
+    """Return the copied rows in the order of the copies, the position of each copy, and the number of tokens of each
     expert.
 
-    With `by_destination` the second result is the order of the copies instead.
+    If `by_destination` is set, the second result is the order of the copies instead.
     """
     copies = expert_idx.shape[1]
     experts = expert_idx.reshape(-1).long()
@@ -420,22 +431,22 @@ def npu_moe_finalize_routing(
     drop_pad_mode: int | None = 0,
     k: int | None = 1,
 ) -> Tensor:
-    """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`; no gradient.
+    """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`. Has no backward pass.
 
-    Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; the place -1 is a row of zeros), skips [T,H], bias
-    [E,H], scales [T,K] (without them K is `k`), places int32 [T*K], column by column (0, 1) or row by row (2, 3),
-    experts int32 [T,K].
+    Shapes: rows [T*K,H] (drop_pad_mode 0 and 2) or [E,C,H] (drop_pad_mode 1 and 3; the place -1 is a row of zeros),
+    skips [T,H], bias [E,H], scales [T,K] (if scales is None, K is the argument `k`), places int32 [T*K] in
+    column-major order (drop_pad_mode 0 and 1) or row-major order (drop_pad_mode 2 and 3), experts int32 [T,K].
 
     Raises:
-        RuntimeError: the mode is unknown, skip2 is given without skip1, bias is given without experts, or the
+        RuntimeError: the mode is unknown, skip2 is passed without skip1, bias is passed without experts, or the
             backward pass is run.
     """
     name = "npu_moe_finalize_routing"
     mode = drop_pad_mode or 0
     if mode not in (0, 1, 2, 3):
-        raise RuntimeError(f"{name}: drop_pad_mode must be 0 to 3, but is {mode}")
+        raise RuntimeError(f"{name}: drop_pad_mode must be from 0 to 3, but is {mode}")
     if (skip2 is not None and skip1 is None) or (bias is not None and export_for_source_row is None):
-        raise RuntimeError(f"{name}: skip2 can only be given with skip1, and bias only with export_for_source_row")
+        raise RuntimeError(f"{name}: skip2 requires skip1, and bias requires export_for_source_row")
 
     def compute() -> tuple[Tensor, ...]:
         rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.shape[-1])
@@ -457,8 +468,8 @@ def npu_moe_finalize_routing(
 
 
 def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
-    """Return the end of each expert's rows, int32 [num_expert]. The argument has the expert of each row; the rows are
-    sorted by expert.
+    """Return, for each expert, the index after its last row, int32 [num_expert]. The argument contains the expert of
+    each row, and the rows are sorted by expert.
 
     Raises:
         RuntimeError: the experts are not integers.
@@ -475,22 +486,22 @@ def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expe
 def npu_moe_token_permute(
     tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Sort copies of the tokens by expert, stably; differentiable in tokens.
+    """Sort copies of the tokens by expert, in a stable order. Differentiable in tokens.
 
     Shapes: tokens [T,H], indices [T,K] or [T] (the experts of a token).
 
     Returns:
-        (permuted [T*K,H], sorted_indices int32 [T*K]: where copy t*K+k went). A positive `num_out_tokens` keeps that
-        many rows, a negative one drops that many.
+        (permuted [T*K,H], sorted_indices int32 [T*K]: the position of copy t*K+k). A positive `num_out_tokens` keeps
+        that many rows, and a negative one drops that many.
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong.
+        RuntimeError: the shapes or dtypes are invalid.
         NotImplementedError: padded_mode is requested.
     """
     _refuse_padded("npu_moe_token_permute", padded_mode)
     if tokens.dim() != 2 or indices.dim() not in (1, 2) or indices.shape[0] != tokens.shape[0]:
         raise RuntimeError(
-            "npu_moe_token_permute: expected tokens [T,H] and indices [T,K] or [T], but got "
+            "npu_moe_token_permute: expected tokens [T,H] and indices [T,K] or [T], but got shapes "
             f"{tuple(tokens.shape)} and {tuple(indices.shape)}"
         )
     if indices.dtype not in (torch.int32, torch.int64):
@@ -501,7 +512,7 @@ def npu_moe_token_permute(
     kept = order.numel()
     if num_out_tokens is not None and kept + num_out_tokens < 0:
         raise RuntimeError(
-            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than there are ({kept})"
+            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than the {kept} existing rows"
         )
     if num_out_tokens:
         kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
@@ -516,12 +527,12 @@ def npu_moe_token_unpermute(
     restore_shape: list[int] | None = None,
 ) -> Tensor:
     """Add up the copies of each token, weighted by probs: `out[t] = sum_k probs[t,k] *
-    permuted[sorted_indices[t*K+k]]`; differentiable.
+    permuted[sorted_indices[t*K+k]]`. Differentiable.
 
-    Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Dropped copies count as zeros.
+    Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Dropped copies are treated as zeros.
 
     Raises:
-        RuntimeError: shapes are wrong.
+        RuntimeError: the shapes are invalid.
         NotImplementedError: padded_mode is requested.
     """
     _refuse_padded("npu_moe_token_unpermute", padded_mode)
@@ -530,7 +541,7 @@ def npu_moe_token_unpermute(
     if permuted_tokens.dim() != 2 or sorted_indices.dim() != 1 or not fit:
         raise RuntimeError(
             f"npu_moe_token_unpermute: expected permuted_tokens [M,H] and sorted_indices [T*{copies}], "
-            f"but got {tuple(permuted_tokens.shape)} and {tuple(sorted_indices.shape)}"
+            f"but got shapes {tuple(permuted_tokens.shape)} and {tuple(sorted_indices.shape)}"
         )
     given = (permuted_tokens, sorted_indices, probs)
     if not is_fusible(given):
@@ -556,30 +567,29 @@ def npu_moe_token_permute_with_routing_map(
     num_out_tokens: int | None = None,
     drop_and_pad: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """For each expert in turn, copy the expert's tokens in their original order; differentiable in tokens and probs.
+    """For each expert in turn, copy the expert's tokens in their original order. Differentiable in tokens and probs.
 
-    Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad` each expert gets
-    `num_out_tokens / E` rows: first its own tokens, then others.
+    Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad`, each expert gets
+    `num_out_tokens / E` rows: first its own tokens, and then other tokens as padding.
 
     Returns:
-        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order,
-            or
-        with drop_and_pad the tokens of the rows).
+        (permuted [M,H]; the probs of the permuted rows [M] or None; sorted_indices int32 [M]: the indices of the
+        permuted rows, sorted by token, or, with drop_and_pad, the token of each permuted row).
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong, or num_out_tokens does not fit drop_and_pad.
+        RuntimeError: the shapes or dtypes are invalid, or num_out_tokens is invalid with drop_and_pad.
     """
     name = "npu_moe_token_permute_with_routing_map"
     if tokens.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != tokens.shape[0]:
         raise RuntimeError(
-            f"{name}: expected tokens [T,H] and routing_map [T,E], but got {tuple(tokens.shape)} and "
+            f"{name}: expected tokens [T,H] and routing_map [T,E], but got shapes {tuple(tokens.shape)} and "
             f"{tuple(routing_map.shape)}"
         )
     if routing_map.dtype not in (torch.bool, torch.int8):
         raise RuntimeError(f"{name}: routing_map must be bool or int8, but is {routing_map.dtype}")
     if probs is not None and probs.shape != routing_map.shape:
         raise RuntimeError(
-            f"{name}: probs must have the shape {tuple(routing_map.shape)}, but have {tuple(probs.shape)}"
+            f"{name}: probs must have shape {tuple(routing_map.shape)}, but has shape {tuple(probs.shape)}"
         )
     if num_out_tokens is not None and num_out_tokens < 0:
         raise RuntimeError(f"{name}: num_out_tokens must not be negative, but is {num_out_tokens}")
@@ -588,8 +598,8 @@ def npu_moe_token_permute_with_routing_map(
     if drop_and_pad:
         if not num_out_tokens or num_out_tokens % experts or num_out_tokens // experts > count:
             raise RuntimeError(
-                f"{name}: with drop_and_pad, num_out_tokens must be at most {count} for each of {experts} experts, "
-                f"but is {num_out_tokens}"
+                f"{name}: with drop_and_pad, num_out_tokens must be a positive multiple of the number of experts "
+                f"({experts}), and at most {count} * {experts}, but is {num_out_tokens}"
             )
         first = by_expert.to(torch.int8).sort(dim=-1, descending=True, stable=True)[1][:, : num_out_tokens // experts]
         rows = first.reshape(-1)
@@ -611,13 +621,14 @@ def npu_moe_token_unpermute_with_routing_map(
     routing_map: Tensor | None = None,
     drop_and_pad: bool = False,
 ) -> Tensor:
-    """Add up the copies of `npu_moe_token_permute_with_routing_map`, weighted by probs; differentiable.
+    """Add up the copies of each token that `npu_moe_token_permute_with_routing_map` created, weighted by probs.
+    Differentiable.
 
     Shapes: permuted_tokens [M,H], sorted_indices [M], probs and routing_map [T,E], restore_shape (T,H) -> [T,H].
     Without drop_and_pad, every token must have the same number of experts.
 
     Raises:
-        RuntimeError: the shapes do not match, or probs are given without the routing map.
+        RuntimeError: the shapes do not match, or probs are passed without the routing map.
     """
     name = "npu_moe_token_unpermute_with_routing_map"
     count = int(restore_shape[0])
@@ -639,7 +650,7 @@ def npu_moe_token_unpermute_with_routing_map(
     rows = permuted_tokens.index_select(0, places).view(count, -1, permuted_tokens.shape[-1])
     if probs is not None:
         if routing_map is None:
-            raise RuntimeError(f"{name}: probs need the routing_map")
+            raise RuntimeError(f"{name}: probs requires routing_map")
         rows = rows * probs[routing_map.bool()].view(count, -1, 1)
     return rows.sum(dim=1).to(permuted_tokens.dtype)
 
@@ -653,14 +664,15 @@ def _npu_moe_token_unpermute_with_routing_map(
     routing_map: Tensor | None = None,
     drop_and_pad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Do `npu_moe_token_unpermute_with_routing_map`, and also return what its gradient needs with drop_and_pad.
+    """Run `npu_moe_token_unpermute_with_routing_map`, and also return the tensors that its gradient needs with
+    drop_and_pad.
 
     Returns:
-        ([T,H]; out_index int32 [M], the rows in the tokens' order; permuted_token_id int32 [M], their tokens; the
-        probs of the rows [M] or None).
+        ([T,H]; out_index int32 [M], the indices of the permuted rows, sorted by token; permuted_token_id int32 [M],
+        the tokens of these rows; the probs of the permuted rows [M] or None).
 
     Raises:
-        RuntimeError: as in npu_moe_token_unpermute_with_routing_map.
+        RuntimeError: in the same cases as npu_moe_token_unpermute_with_routing_map.
     """
     back = npu_moe_token_unpermute_with_routing_map(
         permuted_tokens,
@@ -687,7 +699,7 @@ def npu_moe_token_permute_with_routing_map_grad(
     tokens_num: int,
     drop_and_pad: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of `npu_moe_token_permute_with_routing_map`: op-plugin,
+    """Compute the gradients of `npu_moe_token_permute_with_routing_map`, as in op-plugin's
     MoeTokenPermuteWithRoutingMapGradOpApi.cpp.
 
     Shapes: permuted_token_out_grad [M,H], probs_grad [M] or None, sorted_indices [M], routing_map [T,E].
@@ -721,17 +733,18 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     drop_and_pad: bool,
     restore_shape: list[int],
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of `npu_moe_token_unpermute_with_routing_map`: op-plugin,
+    """Compute the gradients of `npu_moe_token_unpermute_with_routing_map`, as in op-plugin's
     MoeTokenUnpermuteWithRoutingMapGradKernelNpuOpApi.cpp.
 
-    Shapes: unpermuted_tokens_grad [T,H], out_index [M] (the rows in the tokens' order), permuted_token_id [M] (their
-    tokens; read only with drop_and_pad), routing_map and probs [T,E], permuted_tokens [M,H].
+    Shapes: unpermuted_tokens_grad [T,H], out_index [M] (the indices of the permuted rows, sorted by token),
+    permuted_token_id [M] (the tokens of these rows; read only with drop_and_pad), routing_map and probs [T,E],
+    permuted_tokens [M,H].
 
     Returns:
         (the gradient of the permuted tokens [M,H], the gradient of the probs [T,E] or None).
 
     Raises:
-        RuntimeError: probs are given without the permuted tokens or the routing map.
+        RuntimeError: probs are passed without the permuted tokens or the routing map.
     """
     name = "npu_moe_token_unpermute_with_routing_map_grad"
     rows = out_index.long()
@@ -742,7 +755,7 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     if probs is None:
         return of_rows, None
     if permuted_tokens is None or expert is None:
-        raise RuntimeError(f"{name}: if probs are given, permuted_tokens and routing_map must be given, too")
+        raise RuntimeError(f"{name}: probs requires permuted_tokens and routing_map")
     along = (of_rows * permuted_tokens).sum(-1).to(unpermuted_tokens_grad.dtype)
     of_probs = along.new_zeros(probs.shape).index_put((token, expert), along)
     return (of_rows * probs[token, expert].unsqueeze(-1)).to(unpermuted_tokens_grad.dtype), of_probs
@@ -762,13 +775,13 @@ def _expert_and_token(
     if routing_map is not None:
         expert, token = routing_map.bool().t().nonzero(as_tuple=True)
         return expert, token
-    # The rows are in the tokens' order, with the same number for each token.
+    # The rows are sorted by token, with the same number of rows for each token.
     return None, torch.argsort(places) // (len(places) // count)
 
 
 def _refuse_padded(name: str, padded_mode: bool) -> None:
     if padded_mode:
-        raise NotImplementedError(f"{name}: padded_mode is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement padded_mode")
 
 
 def npu_grouped_matmul(
@@ -782,16 +795,17 @@ def npu_grouped_matmul(
     group_list_type: int = 0,
     output_dtype: int | torch.dtype | None = None,
 ) -> list[Tensor]:
-    """Grouped matrix products; no gradient (callers wrap it in an autograd.Function).
+    """Grouped matrix products. Has no backward pass (callers wrap it in an autograd.Function).
 
     group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: the rows of x [M,K] are E groups, weight [E,K,N] -> [M,N].
-    2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` has the ends
-    (group_list_type 0) or the counts (1) of the groups. split_item 0 and 1 return a tensor for each group, 2 and 3
-    one tensor. If a `group_list` tensor ends before that tensor does, the remaining rows are zeros here; an NPU does
-    not write them.
+    2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` contains the
+    cumulative ends (group_list_type 0) or the counts (group_list_type 1) of the groups. split_item 0 and 1 return one
+    tensor for each group, and split_item 2 and 3 return a single tensor. If a `group_list` tensor ends before the last
+    row of x, the remaining rows of the single result are zeros here, whereas an NPU does not write them.
 
     Raises:
-        RuntimeError: the groups do not cover x in any other case, a type is unknown, or the backward pass is run.
+        RuntimeError: the groups do not cover x (except in the case above), a type is unknown, or the backward pass is
+            run.
         NotImplementedError: `group_list` consists of (index, count) pairs.
     """
     if group_list_type == 2:
@@ -848,19 +862,20 @@ def npu_grouped_matmul_add_(
     group_type: int = 2,
     group_list_type: int = 0,
 ) -> Tensor:
-    """`input[e] += x[rows of e]^T @ weight[rows of e]` in place, to add up gradients of experts; no gradient.
+    """`input[e] += x[rows of e]^T @ weight[rows of e]` in place. Callers use this operator to add up the gradients of
+    experts. Has no backward pass.
 
-    Shapes: input float32 [E,K,N] or [E*K,N], x [M,K], weight [M,N], group_list int64 [E] (ends or, with
+    Shapes: input float32 [E,K,N] or [E*K,N], x [M,K], weight [M,N], group_list int64 [E] (cumulative ends or, with
     group_list_type 1, counts).
 
     Raises:
         RuntimeError: the groups do not cover x.
-        NotImplementedError: another transposition or another group_type is requested.
+        NotImplementedError: an unsupported transposition or group_type is requested.
     """
     if not transpose_x or transpose_weight or group_type != 2:
         raise NotImplementedError(
-            "npu_grouped_matmul_add_: only transpose_x=True, transpose_weight=False, group_type=2 are implemented by "
-            "the virtual Ascend"
+            "npu_grouped_matmul_add_: virtual-ascend implements only transpose_x=True, transpose_weight=False, and "
+            "group_type=2"
         )
     ends = _ends(group_list, group_list_type, x.shape[0])
     with torch.no_grad():
@@ -877,18 +892,21 @@ def _check_form(
     split_item: int,
     group_type: int | None,
 ) -> None:
-    """Raise RuntimeError for arguments that the wheel refuses before it calls CANN."""
+    """Raise RuntimeError for arguments that the wheel rejects before it calls CANN."""
     name = "npu_grouped_matmul"
     if group_type is None and not isinstance(group_list, list | tuple):
         raise RuntimeError(f"{name}: Requires manual passing group_type, current is None.")
     if split_item in (0, 1) and group_type in (0, 2) and isinstance(group_list, Tensor) and len(x) > 1:
         raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must contain exactly one tensor")
     if split_item in (0, 1) and group_type == 0 and isinstance(group_list, list | tuple):
-        raise RuntimeError(f"{name}: a group_list of numbers needs split_item 2 or 3, but got {split_item}")
+        raise RuntimeError(f"{name}: a group_list of numbers requires split_item 2 or 3, but got {split_item}")
     if split_item in (0, 1) and group_type == 2:
-        raise RuntimeError(f"{name}: group_type 2 needs split_item 2 or 3, but got {split_item}")
+        raise RuntimeError(f"{name}: group_type 2 requires split_item 2 or 3, but got {split_item}")
     if split_item in (2, 3) and group_type == 2 and len(weight) != len(x):
-        raise RuntimeError(f"{name}: with group_type 2 there must be as many tensors in weight as in x")
+        raise RuntimeError(
+            f"{name}: with group_type 2, weight must contain the same number of tensors as x, but weight has "
+            f"{len(weight)}, and x has {len(x)}"
+        )
     if len({tensor.dtype for tensor in (*x, *weight)}) > 1:
         raise RuntimeError(
             f"{name}: x and weight must have the same dtype, but have {x[0].dtype} and {weight[0].dtype}"
@@ -901,7 +919,7 @@ def _ends(
     group_list: Tensor | Sequence[int] | None, kind: int, extent: int, may_end_before: bool = False
 ) -> list[int]:
     if group_list is None:
-        raise RuntimeError("npu_grouped_matmul: group_type 0 and 2 need a group_list")
+        raise RuntimeError("npu_grouped_matmul: group_type 0 and 2 require a group_list")
     if isinstance(group_list, Tensor) and group_list.dim() != 1:
         raise RuntimeError(
             f"npu_grouped_matmul: group_list must have one dimension with group_list_type {kind}, but its shape is "
@@ -914,7 +932,8 @@ def _ends(
     covers = bool(ends) and (ends[-1] == extent or (may_end_before and ends[-1] < extent))
     if not covers or any(b < a for a, b in pairwise([0, *ends])):
         raise RuntimeError(
-            f"npu_grouped_matmul: the ends in group_list must not decrease, and must end with {extent}, but are {ends}"
+            f"npu_grouped_matmul: the ends in group_list must not decrease, and the last end must be {extent}, but "
+            f"the ends are {ends}"
         )
     return ends
 
@@ -930,7 +949,9 @@ def _rows(
 ) -> list[Tensor]:
     weights = list(weight[0]) if len(weight) == 1 and weight[0].dim() == 3 else list(weight)
     if len(weights) != len(bounds):
-        raise RuntimeError(f"npu_grouped_matmul: there are {len(bounds)} groups, but {len(weights)} weights")
+        raise RuntimeError(
+            f"npu_grouped_matmul: expected one weight for each of {len(bounds)} groups, but got {len(weights)} weights"
+        )
     biases = None if bias is None else (list(bias[0]) if len(bias) == 1 and bias[0].dim() == 2 else list(bias))
     return [
         _product(x[start:end], w, None if biases is None else biases[i])

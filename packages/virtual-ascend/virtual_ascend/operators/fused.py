@@ -29,7 +29,7 @@ Compute: TypeAlias = "Callable[..., tuple[Tensor, ...]]"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The shape and dtype of a result."""
+    """The shape and dtype of one result of a fused operator."""
 
     shape: Sequence[int]
     dtype: torch.dtype
@@ -52,8 +52,8 @@ class _Context(Protocol):
 def is_fusible(tensors: Sequence[Given]) -> bool:
     """Return whether all tensors are plain tensors on a virtual NPU, and FX is not tracing.
 
-    Other tensors (DTensor, FakeTensor, those of torch.func) and FX do not know fused operators. They know only the
-    operators that a fused operator is composed of.
+    Other tensors (DTensor, FakeTensor, and the tensors of torch.func) and FX do not support fused operators. They
+    support only the operators that a fused operator is composed of.
     """
     given = [tensor for tensor in tensors if tensor is not None]
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
@@ -76,17 +76,17 @@ def fused(
     instead: int | None = None,
     flops: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    """Compute `results`. The first of them is differentiable in `tensors`.
+    """Compute `results`. The first result is differentiable in `tensors`.
 
     Args:
         name: the operator's name in the ledger (csrc/ledger.h).
-        compute: computes the results, or at least the first, differentiably from the same tensors on the host. It is
-            not called if one of them is a phantom.
+        compute: computes the results, or at least the first result, differentiably from the same tensors on the host.
+            It is not called if one of the tensors is a phantom.
         results: the shapes and dtypes of the results, which are contiguous.
         tensors: the arguments, which are saved for the gradient.
-        keep: the results that are saved for the gradient, too.
-        instead: the result that is saved in place of the first argument, because it has the same gradient.
-        flops: the operations of an NPU for it.
+        keep: the results that are also saved for the gradient.
+        instead: the result that is saved instead of the first argument, because it has the same gradient.
+        flops: the number of floating-point operations that an NPU performs for the operator.
     """
     found: tuple[Tensor, ...] = _Fused.apply((name, flops), compute, tuple(results), (keep, instead), *tensors)
     return found
@@ -114,7 +114,8 @@ def computed(
 
 
 def flops_of(heads: int, queries: int, keys: int, width: int, is_causal: bool) -> float:
-    """Return the operations of attention's two matrix products. Causal attention leaves out half of the scores."""
+    """Return the number of floating-point operations in the two matrix products of attention. Causal attention
+    computes only half of the scores."""
     return 4.0 * heads * queries * keys * width / (2 if is_causal else 1)
 
 

@@ -32,6 +32,7 @@ class _NoFormula(torch.autograd.Function):  # type: ignore[misc]
 def without_formula(
     name: str, inputs: tuple[object, ...], compute: Callable[[], tuple[torch.Tensor, ...]]
 ) -> tuple[torch.Tensor, ...]:
-    """Run `compute`. If one of `inputs` requires a gradient, the backward pass raises and names the operator."""
+    """Run `compute`. If one of `inputs` requires a gradient, the backward pass raises an error that names the
+    operator."""
     results: tuple[torch.Tensor, ...] = _NoFormula.apply(name, compute, *inputs)
     return results

@@ -95,7 +95,7 @@ def npu_scatter_pa_kv_cache(
     """
     name = "npu_scatter_pa_kv_cache"
     if cache_mode != "Norm":
-        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement cache_mode {cache_mode}")
     check_half(name, "key", key)
     if slot_mapping.dtype not in (torch.int32, torch.int64):
         raise RuntimeError(f"{name}: slot_mapping must be int32 or int64, but is {slot_mapping.dtype}")
@@ -107,11 +107,14 @@ def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
     if slots.dtype != torch.int32:
         raise RuntimeError(f"{name}: slot_indices must be int32, but is {slots.dtype}")
     if tensor.dtype != cache.dtype:
-        raise RuntimeError(f"{name}: the cache is {cache.dtype}, but the tensor to write is {tensor.dtype}")
+        raise RuntimeError(
+            f"{name}: the cache and the tensor to write must have the same dtype, but the cache is {cache.dtype}, and "
+            f"the tensor is {tensor.dtype}"
+        )
     if cache.dim() != 4 or tensor.shape[1:] != cache.shape[2:] or slots.numel() > tensor.shape[0]:
         raise RuntimeError(
             f"{name}: expected [tokens, heads, size], a cache [blocks, block size, heads, size] and a slot for each "
-            f"token, but got {tuple(tensor.shape)}, {tuple(cache.shape)} and {tuple(slots.shape)}"
+            f"token, but got shapes {tuple(tensor.shape)}, {tuple(cache.shape)}, and {tuple(slots.shape)}"
         )
     flat, places = cache.view(-1, *cache.shape[2:]), slots.flatten().long()
     kept = places >= 0
@@ -128,22 +131,22 @@ _MASKS, _CALCULATIONS = ("no_mask", "mask_type_triu"), ("calc_type_default", "ca
 
 
 def npu_interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Reorder the pairs of x, so that all first elements come before all second elements, and rotate the result; no
-    gradient.
+    """Reorder the pairs of x so that all first elements precede all second elements, and apply the rotary embedding to
+    the result. Has no backward pass.
 
     Shapes: x [B,N,S,64], cos and sin [B,1,S or 1,64] -> [B,N,S,64].
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong, or the backward pass is run.
+        RuntimeError: the shapes or dtypes are invalid, or the backward pass is run.
     """
     name = "npu_interleave_rope"
     for what, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         check_half(name, what, tensor)
         if tensor.dim() != 4 or tensor.shape[-1] != _ROPE:
-            raise RuntimeError(f"{name}: {what} must have the shape [B,N,S,{_ROPE}], but has {tuple(tensor.shape)}")
+            raise RuntimeError(f"{name}: {what} must have shape [B,N,S,{_ROPE}], but has shape {tuple(tensor.shape)}")
     if cos.shape != sin.shape or cos.shape[1] != 1 or cos.shape[2] not in (1, x.shape[2]):
         raise RuntimeError(
-            f"{name}: cos and sin must have the shape [B,1,S or 1,{_ROPE}], but have {tuple(cos.shape)} and "
+            f"{name}: cos and sin must have shape [B,1,S or 1,{_ROPE}], but have shapes {tuple(cos.shape)} and "
             f"{tuple(sin.shape)}"
         )
     (rotated,) = without_formula(name, (x, cos, sin), lambda: (_rotated(x, cos, sin),))
@@ -168,37 +171,38 @@ def npu_kv_rmsnorm_rope_cache(
 
     Tokens with a negative slot are skipped.
 
-    Shapes: kv [B,1,S,576], gamma [512], cos and sin [B,1,S,64], index int64 [B*S] (slots), k_cache
-    [blocks,block size,1,64], ckv_cache [blocks,block size,1,512].
+    Shapes: kv [B,1,S,576], gamma [512], cos and sin [B,1,S,64], index int64 [B*S] (slots), k_cache [blocks,block
+    size,1,64], ckv_cache [blocks,block size,1,512].
 
     Returns:
-        (k_cache, ckv_cache, the rotated part [B,1,S,64], the normed part [B,1,S,512]); the last two are empty without
-        is_output_kv.
+        (k_cache, ckv_cache, the rotated part [B,1,S,64], the normed part [B,1,S,512]); the last two are empty unless
+        is_output_kv is set.
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong.
+        RuntimeError: the shapes or dtypes are invalid.
         NotImplementedError: the cache mode is neither PA nor PA_BNSD.
     """
     name = "npu_kv_rmsnorm_rope_cache"
     if cache_mode not in ("PA", "PA_BNSD"):
-        raise NotImplementedError(f"{name}: cache_mode {cache_mode} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement cache_mode {cache_mode}")
     check_half(name, "kv", kv)
     if kv.dim() != 4 or kv.shape[1] != 1 or kv.shape[-1] != _LATENT + _ROPE:
-        raise RuntimeError(f"{name}: kv must have the shape [B,1,S,{_LATENT + _ROPE}], but has {tuple(kv.shape)}")
+        raise RuntimeError(f"{name}: kv must have shape [B,1,S,{_LATENT + _ROPE}], but has shape {tuple(kv.shape)}")
     if gamma.dim() != 1:
-        raise RuntimeError(f"{name}: gamma must have the shape [{_LATENT}], but has {tuple(gamma.shape)}")
+        raise RuntimeError(f"{name}: gamma must have shape [{_LATENT}], but has shape {tuple(gamma.shape)}")
     for what, tensor in (("cos", cos), ("sin", sin)):
         if tensor.dim() != 4:
-            raise RuntimeError(f"{name}: {what} must have the shape [B,1,S,{_ROPE}], but has {tuple(tensor.shape)}")
+            raise RuntimeError(f"{name}: {what} must have shape [B,1,S,{_ROPE}], but has shape {tuple(tensor.shape)}")
     if index.dtype != torch.int64 or index.numel() != kv.shape[0] * kv.shape[2]:
         raise RuntimeError(
-            f"{name}: index must be int64 [{kv.shape[0] * kv.shape[2]}], but is {index.dtype} {tuple(index.shape)}"
+            f"{name}: index must have dtype int64 and shape [{kv.shape[0] * kv.shape[2]}], but has dtype "
+            f"{index.dtype} and shape {tuple(index.shape)}"
         )
     for what, cache, width in (("k_cache", k_cache, _ROPE), ("ckv_cache", ckv_cache, _LATENT)):
         if cache.dim() != 4 or tuple(cache.shape[2:]) != (1, width) or cache.dtype != kv.dtype:
             raise RuntimeError(
-                f"{name}: {what} must be [blocks,block size,1,{width}] in {kv.dtype}, but is {tuple(cache.shape)} in "
-                f"{cache.dtype}"
+                f"{name}: {what} must have shape [blocks,block size,1,{width}] and dtype {kv.dtype}, but has shape "
+                f"{tuple(cache.shape)} and dtype {cache.dtype}"
             )
     with torch.no_grad():
         latent, rope = kv.split([_LATENT, _ROPE], dim=-1)
@@ -259,14 +263,15 @@ def npu_ring_mla_out(
     output: Tensor,
     softmax_lse: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of packed sequences, joined with the previous attention `pre_out` unless this is the first ring.
+    """Compute the attention of packed sequences, and merge it with the previous attention `pre_out` unless this is the
+    first step of the ring.
 
     Shapes: q_nope [T,N,128], q_rope [T,N,64], k_nope [L,Nkv,128], k_rope [L,Nkv,64], value [L,Nkv,Dv], seqlen int32
-    [B] or [2,B] (of queries and of keys) on the host, pre_out and output [T,N,Dv], prev_lse and softmax_lse float32
-    [N,T]. The mask is a template; mask_type_triu makes it causal.
+    [B] or [2,B] (the lengths of queries and keys) on the host, pre_out and output [T,N,Dv], prev_lse and softmax_lse
+    float32 [N,T]. The mask is a template, and mask_type_triu makes the attention causal.
 
     Raises:
-        RuntimeError: shapes or dtypes are wrong, or a mode is unknown.
+        RuntimeError: the shapes or dtypes are invalid, or a mode is unknown.
     """
     name = "npu_ring_mla"
     causal = _mode(name, "mask_type", mask_type or "no_mask", _MASKS) == "mask_type_triu"
@@ -279,12 +284,11 @@ def npu_ring_mla_out(
     if q_nope.shape[1] != head_num or k_nope.shape[1] != kv_head_num:
         raise RuntimeError(
             f"{name}: expected queries with {head_num} heads and keys with {kv_head_num} heads, but got "
-            f"{q_nope.shape[1]} and "
-            f"{k_nope.shape[1]}"
+            f"{q_nope.shape[1]} and {k_nope.shape[1]} heads"
         )
     if not first and (pre_out is None or prev_lse is None):
         raise RuntimeError(
-            f"{name}: with calc_type_default, pre_out and prev_lse must be given, because the result is added to them"
+            f"{name}: calc_type_default requires pre_out and prev_lse, because the result is merged with them"
         )
     asked, had = seqlen.tolist() if seqlen.dim() == 2 else (seqlen.tolist(), seqlen.tolist())
     query, key = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, k_rope], -1)
@@ -339,13 +343,13 @@ def npu_paged_cache_load_out(
     key: Tensor,
     value: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Pack the keys and values of sequences from two paged caches, from `seq_starts` on.
+    """Pack the keys and values of sequences from two paged caches, starting at `seq_starts`.
 
-    Shapes: caches [blocks,block size,N,D], block_table int32 [B, most blocks], context_lens and seq_starts int32 [B],
-    key and value [T,N,D]. `cumsum`: context_lens holds the ends [B+1].
+    Shapes: caches [blocks,block size,N,D], block_table int32 [B, maximum number of blocks], context_lens and
+    seq_starts int32 [B], key and value [T,N,D]. If `cumsum` is set, context_lens contains cumulative lengths [B+1].
 
     Raises:
-        RuntimeError: key and value have no room for all tokens.
+        RuntimeError: key and value are too small for all tokens.
     """
     name = "npu_paged_cache_load"
     lengths = context_lens.diff().tolist() if cumsum else context_lens.tolist()
@@ -399,31 +403,32 @@ def npu_fused_infer_attention_score(
     block_size: int = 0,
     softmax_lse_flag: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Attention for inference, computed in float32; no gradient.
+    """Attention for inference, computed in float32. Has no backward pass.
 
-    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same
-    layout, or the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table`
-    int32 [B, most blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for
-    each sequence; in TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros.
-    `num_key_value_heads=0` means as many as `num_heads`. `query_rope` and `key_rope` are further columns of query and
-    key.
+    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout
+    or, if `input_layout` contains an underscore, the layout after the underscore: BSND, NBSD, or NTD. Key and value
+    have the query's layout. With `block_table` int32 [B, maximum number of blocks], they are a cache [blocks,
+    block_size, Nkv*D] or [blocks, Nkv, block_size, D]. The lengths are the lengths of the sequences. In TND, they are
+    cumulative, except the lengths of a cache. Rows beyond a sequence's length are zeros. `num_key_value_heads=0` means
+    the same number as `num_heads`. `query_rope` and `key_rope` are additional columns of query and key.
 
     Returns:
-        (attention, log-sum-exp of the scores float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
+        (attention; log-sum-exp of the scores float32 [B,N,S,1], or [T,N,1] in TND, which is empty unless
+        softmax_lse_flag is set).
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
-        NotImplementedError: the sparse mode is above 4.
+        NotImplementedError: the sparse mode is greater than 4.
     """
     key_heads = num_key_value_heads or num_heads
     if (query_rope is None) != (key_rope is None):
-        raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope must be given together")
+        raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope must be passed together")
     layout, result = layouts(input_layout)
     _check(sparse_mode, num_heads, key_heads)
     if query.dim() != (3 if layout in ("BSH", "TND") else 4):
         raise RuntimeError(
             f"npu_fused_infer_attention_score: query has {query.dim()} dimensions, which does not "
-            f"fit the layout {input_layout}"
+            f"match the layout {input_layout}"
         )
     if block_table is None and value.dim() != query.dim():
         raise RuntimeError(
@@ -477,11 +482,11 @@ def npu_fused_infer_attention_score_v2(
     inner_precise: int = 0,
     return_softmax_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`npu_fused_infer_attention_score` with other names for its arguments.
+    """`npu_fused_infer_attention_score` with other argument names.
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
-        NotImplementedError: the sparse mode is above 4.
+        NotImplementedError: the sparse mode is greater than 4.
     """
     return npu_fused_infer_attention_score(
         query,
@@ -510,7 +515,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def _with_signature_of(operator: Callable[..., object], *more: str) -> Callable[[Function], Function]:
-    """Give a function that passes its arguments on the signature of `operator`, with the parameters `more` added."""
+    """Return a decorator for functions that pass on their arguments. It gives them the signature of `operator`, with
+    the parameters `more` added."""
 
     def signed(function: Function) -> Function:
         signature = inspect.signature(operator)
@@ -525,8 +531,8 @@ def _with_signature_of(operator: Callable[..., object], *more: str) -> Callable[
 def npu_fused_infer_attention_score_out(
     *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """Run `npu_fused_infer_attention_score`, and write the results into the caller's tensors, as an update of a graph
-    requires.
+    """Run `npu_fused_infer_attention_score`, and write the results into the caller's tensors. Graph updates require
+    this overload.
 
     Raises:
         RuntimeError: `out` does not consist of two tensors, or the first tensor does not have the size of the result.
@@ -541,7 +547,7 @@ def npu_fused_infer_attention_score_v2_out(
     """Run `npu_fused_infer_attention_score_v2`, and write the results into the caller's tensors.
 
     Raises:
-        RuntimeError: in the same cases as `npu_fused_infer_attention_score_v2` and
+        RuntimeError: under the same conditions as `npu_fused_infer_attention_score_v2` and
             `npu_fused_infer_attention_score_out`.
     """
     return _written_into("npu_fused_infer_attention_score_v2", out, npu_fused_infer_attention_score_v2(**given))
@@ -551,22 +557,22 @@ def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) 
     if len(out) != 2:
         raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but has {len(out)}")
     for given, result in zip(out, results, strict=True):
-        # If the log-sum-exp was not asked for, it is empty, and nothing is written to it.
+        # If the log-sum-exp was not requested, it is empty, and nothing is written to it.
         if result.numel() == 0:
             continue
         if given.numel() != result.numel() or given.dtype != result.dtype:
             raise RuntimeError(
-                f"{name}.out: expected a tensor of {result.dtype} {tuple(result.shape)}, but got one of {given.dtype} "
-                f"{tuple(given.shape)}"
+                f"{name}.out: expected a tensor with dtype {result.dtype} and shape {tuple(result.shape)}, but got "
+                f"dtype {given.dtype} and shape {tuple(given.shape)}"
             )
-        # The kernel too writes its own layout into that memory.
+        # The kernel also writes its own layout into that memory.
         given.view(-1).copy_(result.reshape(-1))
     return out[0], out[1]
 
 
 def workspace_of(query: Tensor) -> Tensor:
-    """Return memory for the intermediate results of a call. A virtual NPU has no intermediate results, so the size of
-    the memory has no meaning."""
+    """Return a workspace tensor for the intermediate results of a call. A virtual NPU has no intermediate results, so
+    the size of the workspace is arbitrary."""
     return query.new_empty(512, dtype=torch.uint8)
 
 
@@ -583,7 +589,7 @@ def _npu_fused_infer_attention_score_v2_get_max_workspace(query: Tensor, **_give
 def _check(mode: int, heads: int, key_heads: int) -> None:
     name = "npu_fused_infer_attention_score"
     if not 0 <= mode <= 4:
-        raise NotImplementedError(f"{name}: sparse_mode must be 0 to 4 on the virtual Ascend, but is {mode}")
+        raise NotImplementedError(f"{name}: virtual-ascend implements only sparse_mode 0 to 4, but got {mode}")
     if heads <= 0:
         raise RuntimeError(f"{name}: num_heads must be greater than 0, but is {heads}")
     if heads % key_heads:

@@ -1,6 +1,6 @@
 """npu_format_cast and npu_dtype_cast: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_format_cast.md.
 
-A format is a real NPU's memory layout of a tensor; it changes neither shape nor values. The virtual Ascend lays out
+A format is a real NPU's memory layout of a tensor; it changes neither shape nor values. virtual-ascend lays out
 tensors by their strides, or in FRACTAL_NZ (device/csrc/formats.h). Other formats are only names here.
 """
 
@@ -34,7 +34,7 @@ _DTYPES = {
 
 
 class Format(IntEnum):
-    """The numbers that ACL gives to the formats: `torch_npu.Format`, as in torch_npu/npu/_format.py."""
+    """The numbers of the storage formats in ACL: `torch_npu.Format`, as in torch_npu/npu/_format.py."""
 
     UNDEFINED = -1
     NCHW = 0
@@ -57,8 +57,8 @@ class Format(IntEnum):
 
 
 def npu_format_cast(input: Tensor, acl_format: int) -> Tensor:
-    """Return a tensor with the same values in this format; differentiable. Return the input unchanged if it already
-    has the format.
+    """Return a tensor with the same values in this storage format, or the input itself if it already has the format.
+    Differentiable.
 
     Raises:
         RuntimeError: the format is unknown, or a cast is needed while a graph is captured.
@@ -78,7 +78,8 @@ def npu_format_cast(input: Tensor, acl_format: int) -> Tensor:
 
 
 def npu_format_cast_(input: Tensor, acl_format: int) -> Tensor:
-    """Change the tensor to this format in place, in new memory if necessary, and return it.
+    """Convert the tensor to this storage format, and return it. The tensor object stays the same, and gets new memory
+    if necessary.
 
     Raises:
         RuntimeError: the format is unknown, or a cast is needed while a graph is captured.
@@ -91,7 +92,7 @@ def npu_format_cast_(input: Tensor, acl_format: int) -> Tensor:
 
 
 def get_npu_format(input: Tensor) -> int:
-    """Return the number of the tensor's format."""
+    """Return the number of the tensor's storage format."""
     if extension().is_fractal(input):
         return Format.FRACTAL_NZ.value
     return {4: Format.NCHW, 5: Format.NCDHW}.get(input.dim(), Format.ND).value
@@ -116,7 +117,7 @@ _allowed = False
 
 
 def allow_internal_format(allowed: bool) -> None:
-    """Set `torch.npu.config.allow_internal_format`. If it is off, casts to FRACTAL_NZ do nothing."""
+    """Set `torch.npu.config.allow_internal_format`. If the setting is off, casts to FRACTAL_NZ do nothing."""
     global _allowed
     _allowed = allowed
 
@@ -140,22 +141,22 @@ def _warn_once(text: str) -> None:
 
 
 def npu_dtype_cast(input: Tensor, dtype: int | torch.dtype) -> Tensor:
-    """Return the values in another dtype; differentiable.
+    """Cast a tensor to another dtype. Differentiable.
 
     Raises:
-        NotImplementedError: the number does not stand for a dtype of torch.
+        NotImplementedError: the number does not correspond to a torch dtype.
     """
     return input.to(dtype_of("npu_dtype_cast", dtype))
 
 
 def dtype_of(operator: str, dtype: int | torch.dtype) -> torch.dtype:
-    """Return torch's dtype for the number that the dtype has in a schema.
+    """Return the torch dtype for the number that represents it in an operator's schema.
 
     Raises:
-        NotImplementedError: the number stands for a dtype that only torch_npu has.
+        NotImplementedError: the number represents a dtype that only torch_npu has.
     """
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in _DTYPES:
-        raise NotImplementedError(f"{operator}: dtype {dtype} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{operator}: virtual-ascend does not implement dtype {dtype}")
     return _DTYPES[dtype]

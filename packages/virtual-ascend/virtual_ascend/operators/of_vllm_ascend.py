@@ -1,7 +1,7 @@
 """The operators of vllm-ascend's own library, `torch.ops._C_ascend`, that its experts need.
 
 The schemas are those in vllm_ascend_C of the wheels of 0.13.0 and 0.23.0. Before vllm-ascend calls any other operator
-of that library it checks whether it exists, and works without it.
+of that library, it checks whether the operator exists, and works without missing operators.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _WEAK = "weak_ref_tensor(Tensor input) -> Tensor"  # csrc/torch_binding.cpp, in 
 
 
 def register(release: str, torch_npu: str) -> None:
-    """Define the operators that this release of vllm-ascend has with this version of torch_npu. A process does this
-    only once."""
+    """Define the operators that this vllm-ascend release provides for this torch_npu version. Call this function only
+    once in each process."""
     schemas.register_plain("_C_ascend", _WEAK, extension().weak_tensor)
     if Version(release) >= SINCE:
         schemas.register_own("_C_ascend", SCHEMAS, OPERATORS, torch_npu)

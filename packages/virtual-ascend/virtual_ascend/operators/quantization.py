@@ -1,7 +1,7 @@
 """npu_dynamic_quant and npu_quantize to int8, with a scale computed for each row, or with given scales.
 
 Source: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_dynamic_quant.md and torch_npu-npu_quantize.md.
-vllm-ascend traces these operators even for models that are not quantised.
+vllm-ascend traces these operators even for models that are not quantized.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def npu_dynamic_quant(
     dst_type: int | torch.dtype | None = None,
     quant_mode: str = "pertoken",
 ) -> tuple[Tensor, Tensor]:
-    """`round(x / scale)` in int8, with `scale = max(abs(x)) / 127` of each row; no gradient.
+    """Quantize each row to int8: `round(x / scale)`, where `scale = max(abs(x)) / 127`. Has no backward pass.
 
-    Shapes: input [*,D], smooth_scales [D]; the input is multiplied by smooth_scales first.
+    Shapes: input [*,D], smooth_scales [D]. The input is first multiplied by smooth_scales.
 
     Returns:
         (y int8 [*,D], scale float32 [*]).
 
     Raises:
         RuntimeError: shapes or dtypes do not match.
-        NotImplementedError: another type or another mode is requested.
+        NotImplementedError: an unsupported dtype or mode is requested.
     """
     name = "npu_dynamic_quant"
     others = {
@@ -46,16 +46,16 @@ def npu_dynamic_quant(
     }
     for what, asked in others.items():
         if asked:
-            raise NotImplementedError(f"{name}: {what} is not implemented by the virtual Ascend")
+            raise NotImplementedError(f"{name}: virtual-ascend does not implement {what}")
     if input.dtype not in (torch.float16, torch.bfloat16) or input.dim() < 2:
         raise RuntimeError(
-            f"{name}: input must be float16 or bfloat16 and have at least 2 dimensions, but is "
-            f"{tuple(input.shape)} in {input.dtype}"
+            f"{name}: input must have at least 2 dimensions and dtype float16 or bfloat16, but has shape "
+            f"{tuple(input.shape)} and dtype {input.dtype}"
         )
     if smooth_scales is not None and (smooth_scales.shape != input.shape[-1:] or smooth_scales.dtype != input.dtype):
         raise RuntimeError(
-            f"{name}: smooth_scales must be [{input.shape[-1]}] in {input.dtype}, but is "
-            f"{tuple(smooth_scales.shape)} in {smooth_scales.dtype}"
+            f"{name}: smooth_scales must have shape [{input.shape[-1]}] and dtype {input.dtype}, but has shape "
+            f"{tuple(smooth_scales.shape)} and dtype {smooth_scales.dtype}"
         )
 
     def compute() -> tuple[Tensor, ...]:
@@ -77,21 +77,23 @@ def npu_quantize(
     axis: int = 1,
     div_mode: bool = True,
 ) -> Tensor:
-    """`round(input / scales + zero_points)` in int8, or with `input * scales` if not `div_mode`; no gradient.
+    """Quantize to int8: `round(input / scales + zero_points)` or, if `div_mode` is false, `round(input * scales +
+    zero_points)`. Has no backward pass.
 
-    Shapes: scales and zero_points [D] or [1] with D the size of `axis`, or as many dimensions as input, all others 1.
-    Without `div_mode` that axis is the last but one if it is -2, and the last otherwise.
+    Shapes: scales and zero_points [1] or [D], where D is the size of dimension `axis`, or the number of dimensions of
+    input, with size 1 in all dimensions except `axis`. If `div_mode` is false, this dimension is the second-to-last
+    for an `axis` of -2, and the last otherwise.
 
     Returns:
-        int8, of the shape of input.
+        An int8 tensor with the shape of input.
 
     Raises:
         RuntimeError: shapes or dtypes do not match.
-        NotImplementedError: the type is not qint8.
+        NotImplementedError: the dtype is not qint8.
     """
     name = "npu_quantize"
     if dtype not in _QINT8:
-        raise NotImplementedError(f"{name}: dtype {dtype} is not implemented by the virtual Ascend")
+        raise NotImplementedError(f"{name}: virtual-ascend does not implement dtype {dtype}")
     if not -input.dim() <= axis < input.dim():
         raise RuntimeError(f"{name}: axis {axis} is out of range for an input with {input.dim()} dimensions")
     along = axis if div_mode else -2 if axis == -2 else -1
@@ -105,7 +107,7 @@ def npu_quantize(
             raise RuntimeError(f"{name}: zero_points must be one of {allowed}, but are {zero_points.dtype}")
         if not div_mode and zero_points.shape != scales.shape:
             raise RuntimeError(
-                f"{name}: zero_points must have the shape of scales, {tuple(scales.shape)}, but have "
+                f"{name}: zero_points must have the same shape as scales, {tuple(scales.shape)}, but has shape "
                 f"{tuple(zero_points.shape)}"
             )
     form = [1] * input.dim()
@@ -114,8 +116,8 @@ def npu_quantize(
     def spread(what: str, given: Tensor) -> Tensor:
         if given.shape not in ((1,), (form[along],)) and list(given.shape) not in (form, [1] * input.dim()):
             raise RuntimeError(
-                f"{name}: {what} must be [{form[along]}], [1] or {form} for axis {axis} of {tuple(input.shape)}, but "
-                f"are {tuple(given.shape)}"
+                f"{name}: {what} must have shape [{form[along]}], [1], or {form} for axis {axis} of an input with "
+                f"shape {tuple(input.shape)}, but has shape {tuple(given.shape)}"
             )
         shape = [1] * input.dim()
         shape[along] = -1

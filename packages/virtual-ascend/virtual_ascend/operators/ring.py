@@ -1,5 +1,5 @@
-"""Ring attention, which computes attention one block of keys at a time: the gradient of a block, and the join of two
-blocks' results.
+"""Ring attention, which computes attention one block of keys at a time: the gradient of a block, and the merging of
+two blocks' results.
 
 Source: op-plugin, op_plugin_functions.yaml, and docs/zh of aclnnFlashAttentionScoreGrad and aclnnRingAttentionUpdate.
 """
@@ -62,31 +62,31 @@ def npu_fusion_attention_grad(
     sync: bool = False,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradient of `npu_fusion_attention`, computed in float32.
+    """Compute the gradient of `npu_fusion_attention`, in float32.
 
-    The row maximum and sum [B,N,S,8] (TND: [T,N,8]) and the attention are those of the whole row. In a ring they
-    cover all blocks, while key and value are one block.
+    softmax_max and softmax_sum ([B,N,S,8], or [T,N,8] for TND) and attention_in must be the results for the complete
+    rows. In ring attention, they cover all blocks, whereas key and value are one block.
 
     Returns:
-        The gradients of query, key, value, pse, and sink; empty for arguments that were not given. torch_npu before
-        2.9 returns only the first four.
+        The gradients of query, key, value, pse, and sink. They are empty for arguments that were not passed. torch_npu
+        before 2.9 returns only the first four.
 
     Raises:
         RuntimeError: an argument is out of range, or the maximum, the sum, or the attention is missing.
-        NotImplementedError: dropout, or anything that the forward operator does not implement, is requested.
+        NotImplementedError: dropout, or a feature that the forward operator does not implement, is requested.
     """
     if keep_prob != 1:  # the scores that the forward pass dropped are not known here
-        raise NotImplementedError("npu_fusion_attention_grad: keep_prob is not implemented by the virtual Ascend")
+        raise NotImplementedError("npu_fusion_attention_grad: virtual-ascend does not implement keep_prob")
     if softmax_max is None or softmax_sum is None or attention_in is None:
-        raise RuntimeError("npu_fusion_attention_grad: softmax_max, softmax_sum and attention_in must be given")
+        raise RuntimeError("npu_fusion_attention_grad: softmax_max, softmax_sum, and attention_in are required")
     layout = layout_of(input_layout)
     how = How(scale_value, 1.0, pse, sink)
     rule = rule_of(sparse_mode, atten_mask, pre_tockens, next_tockens, prefix, packed=layout is Layout.TND)
     check(query, key, value, head_num, layout, how)
     if dy.shape != attention_in.shape:
         raise RuntimeError(
-            f"npu_fusion_attention_grad: dy has the shape {tuple(dy.shape)}, but attention_in has "
-            f"{tuple(attention_in.shape)}"
+            f"npu_fusion_attention_grad: dy and attention_in must have the same shape, but dy has shape "
+            f"{tuple(dy.shape)}, and attention_in has shape {tuple(attention_in.shape)}"
         )
     known = _Known(attention_in, softmax_max[..., :1], softmax_sum[..., :1])
 
@@ -170,17 +170,17 @@ def npu_ring_attention_update(
     input_layout: str = "SBH",
     input_softmax_layout: str = "",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the attention over two sets of keys from the attention over each of the sets.
+    """Merge the attention results for two sets of keys into the attention over both sets. Has no backward pass.
 
     Shapes: attention [S,B,N*D] with maximum and sum float32 [B,N,S,8] (SBH), or [T,N,D] with [T,N,8] (TND, which
-    needs `actual_seq_qlen`, int64).
+    requires `actual_seq_qlen`, int64).
 
     Returns:
-        (attention, softmax_max, softmax_sum), of the same shapes and dtypes.
+        (attention, softmax_max, softmax_sum), with the same shapes and dtypes.
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
-        NotImplementedError: the softmax layout is not the layout of the attention.
+        NotImplementedError: the softmax layout differs from the layout of the attention.
     """
     packed = _check_update(
         (prev_attn_out, cur_attn_out),
@@ -215,7 +215,7 @@ def _check_update(
     layout: str,
     softmax_layout: str,
 ) -> bool:
-    """Check the arguments, and tell whether the batch is packed."""
+    """Check the arguments, and return whether the batch is packed."""
     name = "npu_ring_attention_update"
     if layout not in ("SBH", "TND"):
         raise RuntimeError(f"{name}: input_layout only supports 'SBH' or 'TND', but got {layout!r}")
@@ -225,7 +225,8 @@ def _check_update(
         )
     if softmax_layout not in ("", layout):
         raise NotImplementedError(
-            f"{name}: input_softmax_layout {softmax_layout!r} with {layout!r} is not implemented by the virtual Ascend"
+            f"{name}: virtual-ascend does not implement input_softmax_layout {softmax_layout!r} with input_layout "
+            f"{layout!r}"
         )
     first, second = attentions
     if first.shape != second.shape or first.dtype != second.dtype or first.dim() != 3:
@@ -237,7 +238,8 @@ def _check_update(
     shape = statistics[0].shape
     if any(tensor.shape != shape or tensor.dtype is not torch.float32 for tensor in statistics) or shape[-1:] != (8,):
         raise RuntimeError(
-            f"{name}: the softmax tensors must be float32 and have the same shape, whose last dimension is 8"
+            f"{name}: the softmax tensors must be float32 and have the same shape, with a last dimension of 8, but "
+            f"got {', '.join(f'{tensor.dtype} {tuple(tensor.shape)}' for tensor in statistics)}"
         )
     packed = layout == "TND"
     if len(shape) != (3 if packed else 4):

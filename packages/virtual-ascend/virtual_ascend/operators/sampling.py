@@ -11,12 +11,10 @@ __all__ = ["npu_top_k_top_p"]
 
 
 def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = None) -> Tensor:
-    """Keep the `k` greatest logits, and of these the most likely ones that add up to the probability `p`; no
-    gradient.
+    """Keep the `k` largest logits and, of these, the smallest set of most likely tokens whose probabilities add up to
+    at least `p`. Set all other logits to -inf. Has no backward pass.
 
-    All other logits become -inf.
-
-    Shapes: logits [B,V], p as logits' dtype [B], k int32 [B] -> [B,V].
+    Shapes: logits [B,V], p [B] with the dtype of logits, k int32 [B] -> [B,V].
 
     Raises:
         RuntimeError: shapes or dtypes do not match.
@@ -24,14 +22,14 @@ def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = 
     name = "npu_top_k_top_p"
     if logits.dim() != 2 or logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise RuntimeError(
-            f"{name}: logits must be [batch, vocabulary] in float16, bfloat16 or float32, but are "
-            f"{tuple(logits.shape)} in {logits.dtype}"
+            f"{name}: logits must have shape [batch, vocabulary] and dtype float16, bfloat16, or float32, but have "
+            f"shape {tuple(logits.shape)} and dtype {logits.dtype}"
         )
     for what, tensor, dtype in (("p", p, logits.dtype), ("k", k, torch.int32)):
         if tensor is not None and (tensor.shape != logits.shape[:1] or tensor.dtype != dtype):
             raise RuntimeError(
-                f"{name}: {what} must have the shape [{logits.shape[0]}] in {dtype}, but is {tuple(tensor.shape)} in "
-                f"{tensor.dtype}"
+                f"{name}: {what} must have shape [{logits.shape[0]}] and dtype {dtype}, but has shape "
+                f"{tuple(tensor.shape)} and dtype {tensor.dtype}"
             )
 
     def compute() -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-"""The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the pretended torch_npu.
+"""The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the emulated torch_npu version.
 
 schemas.json holds the real schemas, which scripts/record_schemas.py takes from the wheels. An operator or a parameter
-that the pretended version does not have does not exist here either. Some earlier versions refuse arguments although
+that the emulated version does not have does not exist here either. Some earlier versions reject arguments although
 their schemas are the same; RESTRICTIONS lists these, as seen on the wheels.
 """
 
@@ -45,12 +45,12 @@ TRACED = "npu_traced"
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """Arguments that an operator refuses before a certain version."""
+    """Arguments that an operator rejects before a certain version."""
 
     operator: str
     before: str
     applies: Callable[[Given], bool]
-    """Whether these arguments are refused."""
+    """Returns whether these arguments are rejected."""
     message: str
 
 
@@ -87,7 +87,8 @@ RESTRICTIONS = (
 
 
 def of_operator(operator: str, version: str) -> tuple[Restriction, ...]:
-    """Return the restrictions of `operator` in this version of torch_npu."""
+    """Return the restrictions of `operator` in this torch_npu version, which are arguments that the operator
+    rejects."""
     installed = Version(version)
     return tuple(each for each in RESTRICTIONS if each.operator == operator and installed < Version(each.before))
 
@@ -103,13 +104,13 @@ class _Recorded(TypedDict):
     operators: dict[str, dict[str, list[str]]]
     """The schemas by operator and first version; an empty list if the operator was removed in that version."""
     atb: dict[str, dict[str, dict[str, str]]]
-    """The schema by place (torch_npu, torch_npu.atb), operator, and first version; empty if no wheel shows it."""
+    """The schema by module (torch_npu, torch_npu.atb), operator, and first version; empty if no wheel contains it."""
 
 
 RECORDED = Path(__file__).with_name("schemas.json")
 
 
-# The errors of Python and torch for arguments that a real operator would refuse by itself.
+# The errors of Python and torch for arguments that a real operator would itself reject.
 _REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # The operators that FX traces step by step. The first five return shapes that depend on values, and the shapes of
 # attention's results depend on how it is computed. The casts may return their argument. AdamW writes into its
@@ -144,8 +145,8 @@ def versions() -> list[str]:
 def of_version(version: str) -> dict[str, list[str]]:
     """Return the schemas of each operator in a version.
 
-    They are the schemas of the newest recorded version that is not newer than this one. If there is none, they are the
-    schemas of the oldest recorded version.
+    If the version is not recorded, use the closest earlier recorded version or, if there is none, the oldest recorded
+    version.
     """
     wanted = max(release(version), Version(versions()[0]))
     found = {}
@@ -157,9 +158,8 @@ def of_version(version: str) -> dict[str, list[str]]:
 
 
 def atb_of_version(version: str) -> dict[str, dict[str, str]]:
-    """Return the schemas of ATB's operators in a version: for each module, a mapping from operator names to schemas.
-    A schema is empty if no wheel shows it.
-    """
+    """Return the schemas of ATB's operators in a version of torch_npu: for each module, a mapping from operator names
+    to schemas. A schema is empty if no wheel contains it."""
     wanted = max(release(version), Version(versions()[0]))
     found: dict[str, dict[str, str]] = {}
     for place, operators in _recorded()["atb"].items():
@@ -171,13 +171,13 @@ def atb_of_version(version: str) -> dict[str, dict[str, str]]:
 
 
 def _newest(changes: Mapping[str, Schema], wanted: Version) -> Schema | None:
-    """Return the newest entry up to the version `wanted`; None if all entries are newer."""
+    """Return the newest entry up to the version `wanted`, or None if all entries are newer."""
     past = [schema for since, schema in changes.items() if Version(since) <= wanted]
     return past[-1] if past else None
 
 
 def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[str]], version: str) -> None:
-    """Define those of ATB's operators that are implemented, under `torch.ops.atb`. A process does this only once.
+    """Define the implemented operators of ATB under `torch.ops.atb`. Call this function only once in each process.
 
     Args:
         functions: a mapping from the operators' names to their implementations.
@@ -202,7 +202,8 @@ def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[
 
 
 def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, Operator], version: str) -> None:
-    """Define the operators of a library other than torch_npu, with the schemas `texts`, once per process."""
+    """Define the operators of a library other than torch_npu, with the schemas `texts`. Call this function only once
+    in each process."""
     import torch
 
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -215,7 +216,8 @@ def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, O
 
 
 def register_plain(namespace: str, text: str, function: Operator) -> None:
-    """Define one operator that computes nothing, directly as a function. A process does this only once."""
+    """Define one operator whose implementation is called without any checks, because it computes nothing. Call this
+    function only once in each process."""
     import torch
 
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -229,10 +231,10 @@ def _nothing(*_args: object, **_options: object) -> None:
 
 
 def register(functions: Mapping[str, Operator], version: str) -> dict[str, Operator]:
-    """Define the operators of `version` under `torch.ops.npu`, once per process.
+    """Define the operators of `version` under `torch.ops.npu`. Call this function only once in each process.
 
-    The new operators are compositions of other operators, and are differentiable where these other operators are. In
-    an FX graph each is one node, like a kernel, unless it needs a gradient.
+    The new operators are compositions of other operators, and are differentiable if these other operators are. In an
+    FX graph, each operator is a single node, like a kernel, unless a gradient is required.
 
     Returns:
         The operators of `torch.ops.npu`, as a mapping from names to operators.
@@ -259,7 +261,7 @@ def register(functions: Mapping[str, Operator], version: str) -> dict[str, Opera
 
 
 def _one_node(implementation: Operator, name: str) -> Operator:
-    """Make FX trace a call as one operator, and not step by step, because FX cannot see some of the steps."""
+    """Make FX trace a call as a single operator instead of step by step, because FX cannot see some of the steps."""
     import torch
 
     mode, tracing = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
@@ -276,13 +278,14 @@ def _one_node(implementation: Operator, name: str) -> Operator:
 
 
 def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Adapt a function to be called as torch calls the kernel of an operator with this schema.
+    """Wrap a function so that torch can call it as the kernel of an operator with this schema.
 
-    A parameter of the schema that the function does not have is not implemented: any value but the default is refused.
+    If the function lacks a parameter of the schema, that parameter is not implemented, and only its default value is
+    accepted.
     """
     import torch
 
-    # torch leaves out arguments that equal the schema's defaults. In some versions our function has other defaults.
+    # torch omits arguments that equal the schema's defaults. In some versions, our function has other defaults.
     names = [argument.name for argument in schema.arguments]
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     own = inspect.signature(function).parameters
@@ -297,7 +300,7 @@ def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
             value = given.pop(name)
             if value is not None and (isinstance(value, torch.Tensor) or value != defaults.get(name)):
                 operator = schema.name.partition("::")[2]
-                raise NotImplementedError(f"{operator}: {name} is not implemented by the virtual Ascend")
+                raise NotImplementedError(f"{operator}: virtual-ascend does not implement {name}")
         results = captures.call(schema.name, function, given)
         # Later versions append more results.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results
@@ -317,7 +320,7 @@ def _guarded(name: str, function: Operator, version: str, host: Sequence[str] = 
         try:
             return function(**given)
         except _REFUSED as error:
-            # A program that catches the errors of real operators must catch these, too.
-            raise RuntimeError(f"{name}: the arguments do not fit: {error}") from error
+            # A program that catches the errors of real operators must also catch these errors.
+            raise RuntimeError(f"{name}: the arguments are invalid: {error}") from error
 
     return call

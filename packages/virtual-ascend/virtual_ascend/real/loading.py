@@ -1,4 +1,4 @@
-"""Brings up the installed torch_npu in one process, over the stub CANN and with the CPU computing its operators."""
+"""Starts the installed torch_npu in one process, on top of the stub CANN. The CPU computes its operators."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class _Compute(Protocol):
     ) -> tuple[list[str], list[str]]:
         """Make the CPU compute the operators.
 
-        `default_generator` returns the generator of a device. `failing` are the operators that must fail, each with
-        its call (0 for all) and rank (-1 for all). Return the operators that the CPU computes, and the operators for
-        which we have no reference.
+        `default_generator` returns the generator of a device. `failing` lists the operators that must fail. Each item
+        contains the operator's name, the number of the call that fails (0 for all calls), and the rank (-1 for all
+        ranks). Return the operators that the CPU computes, and the operators that have no reference implementation.
         """
 
 
 def expose() -> None:
-    """Prepare the import of the installed torch_npu, so that it finds a stub CANN and the CPU computes its
-    operators."""
+    """Prepare this process so that an import of the installed torch_npu finds a stub CANN, and so that the CPU
+    computes torch_npu's operators."""
     global _exposed
     if _exposed:
         return
@@ -61,7 +61,7 @@ def load() -> None:
     """Start the installed torch_npu on virtual NPUs. Repeated calls do nothing.
 
     Raises:
-        RealAscendError: this machine has a CANN.
+        RealAscendError: CANN is installed on this machine.
         BuildError: the stub CANN or the compute module cannot be compiled.
     """
     expose()
@@ -82,7 +82,7 @@ def version() -> str:
 
 
 def computed() -> tuple[list[str], list[str]]:
-    """Return the operators that the CPU computes, and the operators for which we have no reference."""
+    """Return the operators that the CPU computes, and the operators that have no reference implementation."""
     return _computed or ([], [])
 
 
@@ -135,7 +135,7 @@ def _refuse_phantoms(settings: Settings) -> None:
         phantom = variables.PHANTOM
         raise SettingError(
             subject=f"{phantom.name}={phantom.text()}",
-            expected="the virtual Ascend's own torch_npu, because the installed torch_npu cannot make phantom tensors",
+            expected="virtual-ascend's own torch_npu, because the installed one does not support phantom tensors",
             found="the installed torch_npu",
             fix=f"unset {phantom.name}, or set {variables.TORCH_NPU.name}=ours",
         )
@@ -148,7 +148,8 @@ def _refuse_cann() -> None:
         return
     raise RealAscendError(
         subject="virtual NPUs with the installed torch_npu",
-        expected="a process in which no library of CANN is loaded",
-        found=f"CANN's {found._name}",
-        fix="unset VIRTUAL_ASCEND to use the real NPUs, or start a shell in which CANN's set_env.sh is not sourced",
+        expected="a process without CANN libraries",
+        found=f"the CANN library {found._name}",
+        fix="to use the real NPUs, unset VIRTUAL_ASCEND; to use virtual NPUs, start a shell that does not source "
+        "CANN's set_env.sh",
     )

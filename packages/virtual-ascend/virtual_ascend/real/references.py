@@ -1,9 +1,9 @@
 """The CPU references for torch_npu's own operators, under the schemas of the wheel.
 
-torch_npu differentiates some operators by another operator, `…_backward` or `…_grad`. The reference of that one
-differentiates the reference of the first. The order here is: fused attention, dropout with the mask that torch_npu
-keeps, gradients, the routing of tokens to experts where it differs from the documents, and the table of all
-references.
+torch_npu differentiates some operators with another operator, `…_backward` or `…_grad`. The reference of the second
+operator differentiates the reference of the first. The order in this module is: fused attention, dropout with the mask
+that torch_npu keeps, gradients, the routing of tokens to experts where it differs from the documentation, and the
+table of all references.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _ATTENTION = (
 
 
 def _attention_options(options: dict[str, object]) -> dict[str, object]:
-    """Translate the options of any version of the operator to the arguments of the reference."""
+    """Convert the options of any version of the operator to the arguments of the reference."""
     renamed = {_RENAMED.get(name, name): value for name, value in options.items()}
     for name in ("query_rope", "key_rope", "padding_mask"):
         if renamed.get(name) is not None:
-            raise NotImplementedError(f"npu_fusion_attention: {name} is not implemented by the virtual Ascend")
+            raise NotImplementedError(f"npu_fusion_attention: virtual-ascend does not implement {name}")
     lengths = {name: value.tolist() for name, value in renamed.items() if name in _LENGTHS and is_tensor(value)}
     return {name: value for name, value in (renamed | lengths).items() if name in _ATTENTION}
 
@@ -94,8 +94,8 @@ def _generator() -> torch.Generator:
 
 
 def dropout(input: torch.Tensor, p: float) -> tuple[object, ...]:
-    """Drop elements. Return the result and the mask, which has one bit for each element and is padded to a multiple of
-    128."""
+    """Drop elements. Return the result and the mask. The mask has one bit for each element and is padded to a multiple
+    of 128 bits."""
     kept = torch.rand(input.shape, generator=_generator()) >= p
     bits = torch.nn.functional.pad(kept.flatten().to(torch.uint8), (0, -kept.numel() % 128)).view(-1, 8)
     mask = (bits << torch.arange(8, dtype=torch.uint8)).sum(1).to(torch.uint8)
@@ -111,7 +111,7 @@ def dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) ->
 def vjp(
     function: Callable[..., object], inputs: Sequence[torch.Tensor | None], gradients: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """Differentiate `function` at `inputs`; an input that is None has no gradient."""
+    """Differentiate `function` at `inputs`. An input that is None has no gradient."""
     with torch.enable_grad():
         leaves = [None if x is None else x.detach().requires_grad_(x.is_floating_point()) for x in inputs]
         outputs = function(*leaves)
@@ -137,7 +137,8 @@ def permute_grad(
     sorted_indices: torch.Tensor,
     padded_mode: bool = False,
 ) -> object:
-    """Add up the gradients of each token's copies. If not all copies were kept, only the first ones were."""
+    """Add up the gradients of each token's copies. If some copies were dropped, the kept copies are the first ones in
+    the permuted order."""
     kept = grad_permuted_tokens.shape[0]
     return vjp(
         lambda x: operators.npu_moe_token_permute(x, indices, kept, padded_mode)[0], [tokens], [grad_permuted_tokens]
@@ -152,7 +153,7 @@ def permute_grad_v2(
     num_topK: int,  # the wheel's own name
     padded_mode: bool = False,
 ) -> torch.Tensor:
-    """Add up the gradients of a token's copies, which `sorted_indices` locates."""
+    """Add up the gradients of each token's copies. `sorted_indices` contains the positions of the copies."""
     rows, width = grad_permuted_tokens.shape
     places = sorted_indices.long()
     there = (places < rows).unsqueeze(1)
@@ -167,7 +168,8 @@ def unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> tuple[object, ...]:
-    """Add up the copies of each token. For the backward pass, the wheel saves its own tensors."""
+    """Add up the copies of each token. The result is enough, because the wheel itself saves the tensors for the
+    backward pass."""
     with torch.no_grad():
         return (operators.npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape),)
 
@@ -180,7 +182,7 @@ def unpermute_grad(
     padded_mode: bool = False,
     restore_shape: Sequence[int] | None = None,
 ) -> tuple[object, ...]:
-    """Differentiate `unpermute`."""
+    """Compute the gradients of `unpermute`."""
 
     def add_up(rows: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         return operators.npu_moe_token_unpermute(rows, sorted_indices, probs=weights)
@@ -198,7 +200,8 @@ def unpermute_grad_v2(
     restore_shape: Sequence[int] | None = None,
     permuted_tokens: torch.Tensor | None = None,
 ) -> tuple[object, ...]:
-    """Differentiate `unpermute`. The caller leaves out the permuted rows if no weights need them."""
+    """Compute the gradients of `unpermute`. The caller omits the permuted rows if there are no weights that need them
+    for their gradient."""
     rows = permuted_tokens
     if rows is None or rows.numel() == 0:
         shape = (permuted_tokens_size_0, grad_unpermuted_tokens.shape[-1])
@@ -211,7 +214,7 @@ _libraries: list[torch.library.Library] = []  # a deleted library would take its
 
 
 def register() -> tuple[str, ...]:
-    """Define the references of the loaded torch_npu's operators, and return their names."""
+    """Define reference implementations for the operators of the loaded torch_npu, and return the operators' names."""
     library = torch.library.Library(NAMESPACE, "DEF")
     _libraries.append(library)
     defined = []
@@ -233,14 +236,15 @@ def _overloads(namespace: str, name: str) -> list[torch._ops.OpOverload]:
     if packet is None:
         return []
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    # Variants that write into a result of the caller are left out.
+    # Variants that write into a result of the caller are omitted.
     return [o for o in overloads if o._schema.overload_name == wanted or (not wanted and not _writes(o._schema))]
 
 
 def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Return a reference with the operator's own names and results.
+    """Return a reference with the operator's own argument names and results.
 
-    It is built at its first call: most are never called, and building all would slow down each start.
+    The reference is built at its first call. Most references are never called, and building all of them would slow
+    down each start.
     """
 
     @functools.cache
@@ -254,7 +258,7 @@ def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Oper
 
 
 def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Let a function with an argument `input` serve a version of the operator that names it `self`."""
+    """Adapt a function with an argument `input` to a version of the operator that calls this argument `self`."""
     names = {argument.name for argument in schema.arguments}
     signature = inspect.signature(function)
     if "input" in names or "input" not in signature.parameters:
@@ -273,7 +277,7 @@ def _writes(schema: torch.FunctionSchema) -> bool:
 
 
 def _complete(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Let a reference leave out the last results. torch_npu's own values then stay in them."""
+    """Allow a reference to omit the last results. torch_npu's own values then remain in these results."""
     # A result that is None is not written back.
     blanks = [0 if str(result.type) == "int" else None for result in schema.returns]
 
@@ -335,7 +339,7 @@ def _layer_norm_backward(
     bias: torch.Tensor | None,
     output_mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """Differentiate layer norm. The wheel keeps mean and rstd in float32, and the CPU's own kernel refuses that."""
+    """Differentiate layer norm. The wheel keeps mean and rstd in float32, which the CPU's own kernel rejects."""
     normed = tuple(range(-len(normalized_shape), 0))
     rows = tuple(range(input.dim() - len(normalized_shape)))
     wide = torch.promote_types(input.dtype, torch.float32)

@@ -1,5 +1,5 @@
-"""The stub CANN for one torch_npu: libraries that are generated from the symbols that the wheel needs, and that are
-compiled once per machine."""
+"""The stub CANN for one torch_npu: libraries that are generated from the symbols that the wheel needs, and compiled
+once per machine."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ _DATA = ("_ZTV", "_ZTI", "_ZTS")
 
 
 def build_stub(package: Path, cache: Path) -> Path:
-    """Return the folder of the stub CANN for the torch_npu in `package`. Compiling it, if necessary, takes about 6 s.
+    """Return the folder of the stub CANN for the torch_npu in `package`. If the stub must be compiled, this takes
+    about 6 s.
 
     Raises:
-        BuildError: there is no compiler, or it failed.
+        BuildError: there is no compiler, or the compiler failed.
     """
     folder = cache / f"cann-{platform.machine()}-{key(package)}"
     core = folder / CORE
@@ -64,12 +65,13 @@ def build_stub(package: Path, cache: Path) -> Path:
 
 
 def _is_whole(core: Path) -> bool:
-    """Return whether all libraries of a stub are finished. Its core is built last."""
+    """Return whether all libraries of a stub are complete. The core library is built last."""
     return is_finished(core) and all(map(is_finished, _libraries(core.parent)))
 
 
 def _libraries(folder: Path) -> list[Path]:
-    """Return the libraries with CANN's names. If their list is damaged, return a path that is no finished library."""
+    """Return the libraries that have CANN's names. If their list is damaged, return a path that is not a complete
+    library."""
     try:
         return [folder / name for name in json.loads((folder / _LISTED).read_text())]
     except (OSError, ValueError, TypeError):
@@ -77,7 +79,7 @@ def _libraries(folder: Path) -> list[Path]:
 
 
 class _Core:
-    """The stub's functions for faults, under the same names as in our compiled device."""
+    """The stub's functions for faults, under the same names as in virtual-ascend's compiled device."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -121,7 +123,7 @@ def _loaded(library: Path) -> ctypes.CDLL:
 
 
 def key(package: Path) -> str:
-    """Return a hash of all that a stub depends on: the wheel's main libraries, and our sources."""
+    """Return a hash of everything that a stub depends on: the wheel's main libraries, and virtual-ascend's sources."""
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
     for source in (*sorted(_SOURCES.glob("*")), *_bodies(), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
         if source.is_file():
@@ -147,9 +149,9 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         raise BuildError(
-            subject="a virtual Ascend for the real torch_npu",
+            subject="virtual NPUs with the installed torch_npu",
             found="torch is not installed in the environment that has torch_npu",
-            fix="install the torch that this torch_npu requires",
+            fix="install the torch version that this torch_npu requires",
         )
     needs = wheel.read_needs(package, Path(torch.origin).parent / "lib")
     _link(work / _HCCL, [_SOURCES / "hccl.cpp"])
@@ -174,7 +176,8 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
 
 
 def _answers(needs: wheel.Needs, answered: set[str]) -> str:
-    """Return the source of a function for each name without a body. It returns 0, and reports that if asked to."""
+    """Return the source of a function for each name without a body. The function returns 0, and reports this if
+    requested."""
     asked = {*needs.symbols, *_LOOKED_UP}
     for operator in needs.operators:
         asked |= {operator, f"{operator}GetWorkspaceSize"}

@@ -18,7 +18,7 @@ _OTHER_LIBRARIES = (*_SYSTEM, "ld-linux", "libc10", "libtorch", "libshm", "libgo
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The libraries and names that one torch_npu needs from CANN."""
+    """The libraries and names that one torch_npu version needs from CANN."""
 
     libraries: tuple[str, ...]
     """The names under which they are loaded."""
@@ -29,10 +29,11 @@ class Needs:
 
 
 def read_needs(package: Path, torch_libraries: Path) -> Needs:
-    """Read what the torch_npu in `package` needs from CANN, beside the torch in `torch_libraries`.
+    """Read what the torch_npu in `package` needs from CANN. The libraries in `torch_libraries` provide the names that
+    torch_npu needs from torch.
 
     Raises:
-        BuildError: binutils (`nm` and `readelf`), which come with a compiler, are missing.
+        BuildError: binutils (`nm` and `readelf`), which are installed with a compiler, are missing.
     """
     own = sorted(package.rglob("*.so*"))
     beside = sorted(torch_libraries.glob("*.so*"))
@@ -96,14 +97,14 @@ def _run(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
         raise BuildError(
-            subject="a virtual Ascend for the real torch_npu",
+            subject="virtual NPUs with the installed torch_npu",
             found=f"the program {command[0]} is not installed",
             fix="install binutils, for example with apt-get install binutils",
         ) from None
     except subprocess.CalledProcessError as error:
         raise BuildError(
             subject=f"reading {command[-1]}",
-            expected="a complete library of torch_npu",
+            expected="an intact torch_npu library",
             found=" ".join(str(error.stderr).split())[:300] or f"status {error.returncode}",
-            fix="install torch_npu again",
+            fix="reinstall torch_npu",
         ) from error

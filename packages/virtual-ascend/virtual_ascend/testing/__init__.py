@@ -51,21 +51,21 @@ _WHEELS = {
 
 
 class NoWheelError(LookupError):
-    """There is no torch_npu wheel for the installed torch. The message says why."""
+    """There is no torch_npu wheel for the installed torch version. The message states the reason."""
 
 
 class RankFailedError(AssertionError):
-    """A rank's program ended with a status other than 0. The message is the end of its stderr."""
+    """A rank's program exited with a nonzero status. The message is the end of the rank's stderr."""
 
 
 def install_torch_npu(folder: Path) -> str:
-    """Install the torch_npu wheel for the installed torch into a folder, and return the wheel's version.
+    """Install the torch_npu wheel for the installed torch version into a folder, and return the wheel's version.
 
-    A process that has this folder on PYTHONPATH and has VIRTUAL_ASCEND_TORCH_NPU=real runs virtual NPUs under that
-    wheel.
+    A process that has this folder on PYTHONPATH and sets VIRTUAL_ASCEND_TORCH_NPU=real uses that wheel on virtual
+    NPUs.
 
     Raises:
-        NoWheelError: there is no wheel for this torch, or it cannot be downloaded.
+        NoWheelError: there is no wheel for the installed torch version, or the wheel cannot be downloaded.
     """
     torch = metadata.version("torch").partition("+")[0]
     if torch not in _WHEELS:
@@ -86,8 +86,8 @@ def free_port() -> int:
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Return this process's environment variables with two visible virtual NPUs. A variable that `changes` sets to
-    None is removed."""
+    """Return a copy of this process's environment variables that makes two virtual NPUs visible. Each variable that
+    `changes` sets to None is removed."""
     env = {**os.environ, NPUS.name: str(NPUS_OF_A_TEST), "OMP_NUM_THREADS": "1"}
     env.pop(VISIBLE_DEVICES, None)
     for name, value in changes.items():
@@ -104,7 +104,7 @@ def pythonpath_and(folder: Path) -> str:
 
 
 def end_with_parent() -> None:
-    """Let the system kill this process when the process that started it dies, so that no rank outlives its test."""
+    """Make the system kill this process when its parent process dies, so that no rank outlives its test."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -142,10 +142,11 @@ def start_ranks(
 
 
 def results(processes: Iterable[subprocess.Popen[str]], timeout: float = 120) -> list[Any]:
-    """Return, for each rank, the last line of its output, parsed as JSON. If a rank fails, the other ranks are ended.
+    """Return, for each rank, the last line of its output, parsed as JSON. If a rank fails, the other ranks are
+    terminated.
 
     Raises:
-        RankFailedError: a rank ended with a status other than 0.
+        RankFailedError: a rank exited with a nonzero status.
     """
     processes = list(processes)
     out = []

@@ -22,7 +22,7 @@ Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
 
 @pytest.fixture(scope="session")
 def npu() -> ModuleType:
-    """Return torch, with two virtual NPUs in this process."""
+    """Return the torch module, and load two virtual NPUs in this process."""
     before = dict(os.environ)
     os.environ[NPUS.name] = str(NPUS_OF_A_TEST)
     os.environ.pop(VISIBLE_DEVICES, None)
@@ -39,14 +39,14 @@ def npu() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def python() -> Run:
-    """Return the function that runs a program with two virtual NPUs in a separate process."""
+    """Return a function that runs a program in a separate process with two virtual NPUs."""
     return run
 
 
 @pytest.fixture(scope="session")
 def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the real torch_npu for the installed torch (up to 44 MB). Skip the test if there is
-    none."""
+    """Return a folder with the real torch_npu for the installed torch version (up to 44 MB). Skip the test if there is
+    no such torch_npu."""
     folder = tmp_path_factory.mktemp("torch_npu")
     try:
         install_torch_npu(folder)

@@ -1,7 +1,8 @@
-"""The mark `nightly` for tests that take too long to run for every change, and the options --nightly and --since.
+"""The pytest marker `nightly` for tests that take too long to run for every change, and the options --nightly and
+--since.
 
 A conftest imports the three hooks. A test marked `@pytest.mark.nightly("src/kernels", …)` runs with --nightly. With
---since REV, it also runs if one of the mark's paths is part of the path of a file that has changed since REV.
+--since REV, it also runs if one of the marker's paths is part of the path of a file that has changed since REV.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark, and find the changed files."""
+    """Register the `nightly` marker, and find the changed files."""
     config.addinivalue_line(
         "markers", "nightly(*paths): runs only with --nightly, or with --since if one of the paths has changed"
     )
@@ -39,7 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a nightly test unless an option selects it. The mark's arguments are the paths that the test covers."""
+    """Skip a nightly test unless a command-line option selects it. The arguments of the marker are the paths that the
+    test covers."""
     mark = item.get_closest_marker("nightly")
     if mark is None or item.config.getoption("--nightly"):
         return

@@ -172,7 +172,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_parameters_that_something_laid_out_in_nz_are_named(warned: list[str]) -> None:
     warn_of_nz(Laid("npu", w13_weight=29, w2_weight=29, norm=2))  # type: ignore[arg-type]
     (line,) = warned
-    assert line.startswith("the rollout engine has parameters in the layout FRACTAL_NZ (2): w13_weight, w2_weight.")
+    assert line.startswith("the rollout engine has parameters in the FRACTAL_NZ layout (2): w13_weight, w2_weight.")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 @pytest.mark.usefixtures("used")
 def test_a_lost_switch_is_an_error() -> None:
-    with pytest.raises(WeightSyncError, match="running with False, which another engine"):
+    with pytest.raises(WeightSyncError, match="another engine in this process has already set False"):
         refuse_lost_rl_mode(runner(GIVEN))
 
 

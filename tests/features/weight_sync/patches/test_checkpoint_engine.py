@@ -150,7 +150,7 @@ def test_an_engine_that_takes_nothing_is_an_error(connected: bool, monkeypatch: 
         if not connected:
             raise FileNotFoundError("shared memory that went with the worker")
 
-    with pytest.raises(TransferError, match=rf"at inproc://weights-{connected} took no weights for 0\.2 s"):
+    with pytest.raises(TransferError, match=rf"at inproc://weights-{connected} received no weights for 0\.2 s"):
         asyncio.run(explain_engine_worker_timeout(hand_over, sender, []))
 
 

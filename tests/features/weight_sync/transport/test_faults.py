@@ -177,7 +177,7 @@ except WeightSyncError as error:
     tell(closed=str(error))
 """
     for rank in run_ranks(program, tmp_path):
-        assert "has already joined a group of this name" in rank.facts["error"]
+        assert "has already joined a group with this name" in rank.facts["error"]
         assert "group 'weights': this process has not joined the group" in rank.facts["closed"]
 
 

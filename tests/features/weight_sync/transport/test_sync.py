@@ -110,5 +110,5 @@ except WeightSyncError as error:
     tell(error=str(error), loads=engine.loads)
 """
     for rank in run_ranks(program, tmp_path):
-        assert "bucket 0 (w to w) with other bytes" in rank.facts["error"], rank
+        assert "bucket 0 (w to w) with a different checksum" in rank.facts["error"], rank
         assert rank.facts["loads"] == 0

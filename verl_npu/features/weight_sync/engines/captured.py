@@ -35,27 +35,27 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A task of a graph that reads a weight at the weight's old address."""
+    """A task of a graph that reads a weight from the weight's old address."""
 
     operator: str
     operand: str
     tasks: int
-    """The number of such tasks in all graphs. This object describes the first one."""
+    """The number of tasks in all graphs that read the weight. This object describes the first of these tasks."""
 
 
 Places = Mapping[str, _Place]
 
 
 def remember(model: torch.nn.Module) -> None:
-    """Record the addresses of all tensors with which the engine computes. Call this when graphs are, or will be,
-    captured."""
+    """Record the addresses of all tensors that the engine uses for computation. Call this function when graphs have
+    been or will be captured."""
     setattr(model, _PLACES, _places(layouts_of(model)))
 
 
 def remembered(model: torch.nn.Module, layouts: Iterable[Layout]) -> Places:
-    """Return the recorded addresses of all tensors with which the engine computes.
+    """Return the recorded addresses of all tensors that the engine uses for computation.
 
-    If no addresses were recorded, record the current ones and return them.
+    If no addresses were recorded, record the current addresses and return them.
     """
     found: Places | None = getattr(model, _PLACES, None)
     if found is None:
@@ -65,14 +65,17 @@ def remembered(model: torch.nn.Module, layouts: Iterable[Layout]) -> Places:
 
 
 def moved(before: Places, layouts: Iterable[Layout]) -> dict[str, _Place]:
-    """Return the old places of all tensors that have moved, as a mapping from the engine's names of the tensors."""
+    """Return the old addresses of all tensors that have moved, as a mapping from the engine's tensor names to
+    addresses."""
     now = _places(layouts)
     return {name: place for name, place in before.items() if name in now and now[name].begin != place.begin}
 
 
 def readers(places: Places) -> dict[str, Reader] | None:
-    """Find the tasks of captured graphs that read at these places. Return a mapping from the name of the tensor that
-    was at each place to the first such task. Return None if the graphs cannot be inspected, as on a real NPU.
+    """Find the tasks of captured graphs that read from these addresses.
+
+    Return a mapping from the name of the tensor that was at each address to the first such task, or None if the graphs
+    cannot be inspected, as on a real NPU.
     """
     captured = cast(
         "Callable[[], list[list[Task]]] | None", getattr(sys.modules.get("torch_npu"), "__captured__", None)

@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One part of a weight that is divided equally among ranks along a dimension. The last parts may be shorter."""
+    """One part of a weight that is split along a dimension into parts of the same size, one for each rank. The last
+    parts can be shorter."""
 
     dim: int
     size: int
     index: int
 
     def of(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return this part of a weight."""
+        """Return the part of a weight that this share describes."""
         return self._part(weight, self.index)
 
     def others(self, weight: torch.Tensor) -> dict[int, torch.Tensor]:
-        """Return the parts of a weight that other ranks hold, as a mapping from the index of each part."""
+        """Return the parts of a weight that other ranks hold, as a mapping from part indices to parts."""
         count = -(-weight.shape[self.dim] // self.size)
         return {index: self._part(weight, index) for index in range(count) if index != self.index}
 
@@ -45,7 +46,7 @@ class Section:
     """Rows of a weight that belong together, such as the queries in a fused projection."""
 
     rows: int
-    """The number of rows in the whole weight, before it is divided among ranks."""
+    """The number of rows in the whole weight, before it is sharded."""
     share: Share | None
     """The part that this rank holds. None if it holds all rows."""
     padded: bool = False
@@ -58,9 +59,9 @@ def kinds_of(thing: object) -> set[str]:
 
 
 def sections_of(layer: Any, leaf: str) -> tuple[Section, ...] | None:
-    """Return the sections of a layer's `weight` or `bias`, in order. Return None if the layer is not parallel.
+    """Return the sections of a layer's `weight` or `bias`, in order, or None if the layer is not a parallel layer.
 
-    If a replicated layer has several outputs, return its sections, too; they are not divided.
+    For a replicated layer with several outputs, also return its sections, although they are not sharded.
     """
     kinds = kinds_of(layer)
     if "VocabParallelEmbedding" in kinds:
@@ -98,7 +99,7 @@ def _projections(layer: Any) -> tuple[Section, ...]:
 
 
 def rank_of(layer: Any) -> int:
-    """Return the rank of this process among the ranks that divide a layer."""
+    """Return the rank of this process in the group of ranks that shards a layer."""
     rank = getattr(layer, "tp_rank", None)
     if rank is None:
         # Before 0.11, vLLM's linear layers call this function in their loaders.
@@ -125,17 +126,17 @@ _COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"), ("w_vc", "w_k
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A tensor with which the engine computes."""
+    """The layout of a tensor that the engine uses for computation."""
 
     name: str
     """The engine's name for the tensor."""
     sources: tuple[tuple[str, ...], ...]
-    """The names under which the tensor may be sent. Each alternative is one name for the whole tensor, or a name for
+    """The names under which the tensor may be sent. Each alternative is one name for the whole tensor, or one name for
     each section."""
     read: Callable[[], torch.Tensor]
     """Returns the engine's current tensor."""
     sections: tuple[Section, ...] | None = None
-    """The sections of the tensor. None if the rank holds the tensor as it is sent, or in a way that we do not know."""
+    """The sections of the tensor. None if the rank holds the tensor as it is sent, or in an unknown layout."""
     undone: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Converts the tensor to the layout of a checkpoint: (outputs, inputs), with experts stacked along the rows."""
     chosen: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -145,7 +146,7 @@ class Layout:
     rows."""
 
     opaque: str = ""
-    """The reason why the tensor cannot be compared. Empty if it can."""
+    """The reason why the tensor cannot be compared. Empty if the tensor can be compared."""
     elsewhere: frozenset[str] = frozenset()
     """The names under which other ranks' experts of this layer are sent."""
 
@@ -210,8 +211,7 @@ def _plain(name: str, module: object, leaf: str, names: Sequence[str], packed: A
 
 
 def _quantization(layer: object) -> str:
-    """Return the reason why a quantized layer cannot be compared. Return an empty text for a layer that is not
-    quantized."""
+    """Return the reason why a quantized layer cannot be compared, or an empty string if the layer is not quantized."""
     method = getattr(layer, "quant_method", None)
     known = method is None or any("Unquantized" in kind for kind in kinds_of(method))
     return "" if known else f"it is quantized by {type(method).__name__}"
@@ -270,7 +270,7 @@ def _experts(paths: Sequence[str], layer: Any, leaf: str, projections: Sequence[
 
 
 def _expert_numbers(layer: Any, count: int) -> tuple[list[int], list[int]]:
-    """Return the numbers of this rank's experts, in the order in which it holds them, and the numbers of other ranks'
+    """Return the numbers of this rank's experts, in the order of its weights, and the numbers of other ranks'
     experts."""
     places = getattr(layer, "expert_map", None)
     if places is None:
@@ -300,7 +300,7 @@ def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
 
 
 def _copy_names(impl: object) -> tuple[str, ...]:
-    """Return the names of the copies that `impl` holds of kv_b_proj. Return none if it holds no copies."""
+    """Return the names of the copies of kv_b_proj that `impl` holds, or an empty tuple if it holds no copies."""
     return next((pair for pair in _COPIES if all(hasattr(impl, name) for name in pair)), ())
 
 

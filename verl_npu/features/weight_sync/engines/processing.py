@@ -1,5 +1,4 @@
-"""Corrections of the way in which vllm-ascend processes loaded weights. Without them, a later sync would write weights
-wrongly."""
+"""Corrections to vllm-ascend's processing of loaded weights. Without them, a later sync would corrupt weights."""
 
 from __future__ import annotations
 
@@ -28,13 +27,13 @@ _REFRESHES = "_verl_npu_refreshes_copies"
 def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
     """If vllm-ascend has transposed experts, restore the layout that vLLM's loader expects.
 
-    Call this only if the weights are processed after the load, because processing transposes the experts again.
-    vllm-ascend itself restores the layout only when an engine wakes up. In an engine that does not sleep, the loader
-    would fail on transposed experts, or the experts would be transposed twice.
+    Call this function only if `process_weights_after_loading` runs after the load, because that method transposes the
+    experts again. vllm-ascend itself restores the layout only when an engine wakes up. In an engine that does not
+    sleep, the loader would fail on transposed experts, or the experts would be transposed twice.
 
-    Source: vllm-ascend from v0.13.0 on, `AscendUnquantizedFusedMoEMethod.process_weights_after_loading` and
+    Source: vllm-ascend v0.13.0 and later, `AscendUnquantizedFusedMoEMethod.process_weights_after_loading` and
     `NPUWorker.wake_up`. In v0.11.0, `transpose` records whether the experts are transposed, and the loader transposes
-    them.
+    new weights to match.
     """
     import torch
 
@@ -48,21 +47,22 @@ def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
 
 
 def _is_transposed_each_time(layer: object) -> bool:
-    """Return whether vllm-ascend transposes a layer's experts each time that it processes them."""
+    """Return whether vllm-ascend transposes a layer's experts each time that it processes the layer's weights."""
     return getattr(getattr(layer, "quant_method", None), "transpose", None) is None
 
 
 def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = False) -> None:
     """Raise WeightSyncError for square experts that are transposed, because their new weights would not be transposed.
 
-    Experts are right if `lay_out_experts_for_loading` was called before the load.
+    Square experts are loaded correctly if `lay_out_experts_for_loading` was called before the load.
 
     Source: vllm-ascend, `AscendUnquantizedFusedMoEMethod`. In v0.11.0 (`ops/common_fused_moe.py`), `transpose` becomes
     False once `w13_weight` is transposed to (experts, hidden, 2 * intermediate) and `w2_weight` to (experts,
-    intermediate, hidden). The loader then decides by the shape whether to transpose a new weight, and the shape of a
-    square one tells nothing. From v0.13.0 on (`ops/fused_moe/fused_moe.py`), there is no `transpose`. Each processing
-    transposes the experts, and only waking up transposes them back. The loader is vLLM's own, which fails on
-    transposed experts unless they are square.
+    intermediate, hidden). The loader then decides from the shape of a new weight whether to transpose the weight. The
+    shape of a square weight does not show whether a transposition is necessary. In v0.13.0 and later
+    (`ops/fused_moe/fused_moe.py`), there is no `transpose`. Each call of `process_weights_after_loading` transposes
+    the experts, and only a wake-up transposes them back. The loader is vLLM's own, which fails on transposed experts
+    unless they are square.
     """
     for name, layer in model.named_modules():
         if not _are_transposed(layer) or (laid_out_before_load and _is_transposed_each_time(layer)):
@@ -80,7 +80,7 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
 
 
 def _are_transposed(layer: object) -> bool:
-    """Return whether a layer's experts have vllm-ascend's layout instead of the one that vLLM's loader expects."""
+    """Return whether a layer's experts have vllm-ascend's layout instead of the layout that vLLM's loader expects."""
     quant_method = getattr(layer, "quant_method", None)
     if layout.UNQUANTIZED not in layout.kinds_of(quant_method):
         return False
@@ -97,8 +97,8 @@ def _are_transposed(layer: object) -> bool:
 def refuse_disposed_projections(model: torch.nn.Module) -> None:
     """Raise WeightSyncError if vllm-ascend has freed a projection that a sync must load.
 
-    Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`. Sparse attention (DeepSeek-V3.2,
-    GLM-5) copies kv_b_proj and then frees it. The projection cannot be restored from the copies.
+    Source: `process_weights_after_loading` in `attention/sfa_v1.py`, vllm-ascend v0.13.0 and later. Sparse attention
+    (DeepSeek-V3.2, GLM-5) copies kv_b_proj and then frees it. The projection cannot be restored from the copies.
     """
     for name, module in model.named_modules():
         impl = getattr(module, "impl", None)
@@ -113,12 +113,12 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
 
 
 def refresh_copies_on_load(model: Any) -> None:
-    """Make `model.load_weights` refresh the copies that MLA has of kv_b_proj. They are refreshed in place, where
-    graphs read.
+    """Make `model.load_weights` refresh the copies of kv_b_proj that MLA keeps. The copies are refreshed in place,
+    because captured graphs read from their addresses.
 
-    When the weights are processed later, the copies also stay in place. Source: vllm-ascend up to 0.13.0 makes new
-    copies each time that it processes weights (vllm-ascend#7473). From v0.7.1 on, verl processes them after each sync.
-    The V0 engine captures no graphs of MLA, so there we make new copies.
+    The copies also stay in place when the weights are processed later. Source: vllm-ascend 0.13.0 and earlier creates
+    new copies each time that it processes weights (vllm-ascend#7473), and verl v0.7.1 and later processes the weights
+    after each sync. The V0 engine does not capture MLA in graphs, so this function creates new copies for that engine.
     """
     if getattr(model, _REFRESHES, False):
         return
@@ -153,7 +153,8 @@ def refresh_copies_on_load(model: Any) -> None:
 
 
 def is_copy(name: str) -> bool:
-    """Return whether an attribute, given as `Class.name`, is a copy of weights that is made anew after each sync."""
+    """Return whether an attribute, specified as `Class.name`, is a copy of weights that is re-created after each
+    sync."""
     attribute = name.partition(" ")[0].rpartition(".")[2]
     return attribute in {*_V0_COPIES, *(each for names in _COPIES for each in names)}
 
@@ -180,7 +181,8 @@ def _refresh(impl: Any) -> None:
 
 
 def _keep_in_place(impl: Any) -> None:
-    """Wrap the processing of weights: it writes new copies into the existing ones if shape and dtype are the same."""
+    """Wrap the processing of weights, so that new copies are written into the existing copies if shape and dtype are
+    the same."""
     import torch
 
     original = impl.process_weights_after_loading

@@ -1,8 +1,9 @@
-"""A proof that an engine computes with the sent weights.
+"""A proof that an engine computes with the sent weights: a comparison of the engine's weights with the sent weights.
 
-We digest the part of each weight that belongs to this rank, first when it arrives, and again in the engine at the end.
-We compute the parts from the sizes of the layers and do not ask the loader, because the proof tests the loader. Only
-the digests are kept. So a rank reads its part of the model twice, but needs no memory for a second copy.
+We digest the part of each weight that belongs to this rank, first when the weight arrives, and again in the engine at
+the end of the sync. We compute the parts from the sizes of the layers and not with the engine's loader, because the
+proof tests the loader. Only the digests are kept. So a rank reads its part of the model twice, but needs no memory for
+a second copy.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _HEAD = 4096
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The part of a sent tensor that this rank must hold in the end."""
+    """The part of a sent tensor that this rank must hold after the sync."""
 
     source: str
     """The name under which the tensor was sent."""
@@ -42,7 +43,7 @@ class Expected:
     head: int
     """The digest of the part's first elements."""
     rank: int | None
-    """The index of the part. None if the tensor is not divided."""
+    """The index of the part. None if the tensor is not sharded."""
     heads: Mapping[int, int]
     """For each other rank, the digest of the first elements of its part."""
 
@@ -62,7 +63,7 @@ class Difference:
 
 
 def head_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the first elements of a tensor. They are enough to recognize it, and cheap to digest."""
+    """Return the first elements of a tensor, which are enough to identify the tensor and are fast to digest."""
     flat = (
         tensor.reshape(-1) if tensor.is_contiguous() else tensor[: _HEAD // max(1, tensor[0].numel()) + 1].reshape(-1)
     )
@@ -103,7 +104,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a proof for one engine worker."""
+    """The result of the weight proof for one engine worker."""
 
     compared: int
     """The number of tensors that were compared."""
@@ -111,22 +112,24 @@ class Verdict:
     unknown: Mapping[str, str]
     """For each of the engine's tensors that could not be compared, the reason."""
     moved: tuple[str, ...] = ()
-    """Tensors that moved after the engine captured its graphs. Listed only if we cannot tell which of them the graphs
-    read."""
+    """Tensors that moved after the engine captured its graphs. Empty if the tensors that the graphs read are known."""
     changed: tuple[str, ...] = ()
     """Tensors that are neither weights nor buffers and that the sync has changed."""
     unprotected: tuple[str, ...] = ()
-    """Such tensors that a sleep of level 2 would lose, because `engine_sleep` is not applied."""
+    """Tensors that are neither weights nor buffers and that a sleep of level 2 would lose, because `engine_sleep` is
+    not applied."""
 
     def __str__(self) -> str:
         held = "the engine holds them bit for bit"
         return f"{held}, except for {len(self.unknown)} not compared" if self.unknown else held
 
     def require(self) -> None:
-        """Raise WeightSyncError if the engine, or a graph that it captured, does not compute with the sent weights.
+        """Raise WeightSyncError if the engine, or a graph that the engine captured, does not compute with the sent
+        weights.
 
         The error names the first differences. If the job has a folder for manifests, all differences are written to a
-        page there, and the error names that page. Tensors that could not be compared are only a warning.
+        file in that folder, and the error contains the path of the file. Tensors that could not be compared only cause
+        a warning.
         """
         if self.unknown:
             name, why = next(iter(self.unknown.items()))
@@ -140,18 +143,19 @@ class Verdict:
             warn(
                 f"{count} {'weight' if count == 1 else 'weights'} of the rollout engine moved in memory after its "
                 f"first weight sync, but captured graphs still read the old memory: {_shown(self.moved)}. Before you "
-                "train, compare an answer with an answer from enforce_eager=True"
+                "train, compare an answer of this engine with an answer generated with enforce_eager=True"
             )
         if self.changed:
             warn(
                 f"a weight sync changed tensors of the rollout engine that are neither weights nor buffers: "
-                f"{_shown(self.changed)}. If the engine does not compute them from the weights, its answers are wrong"
+                f"{_shown(self.changed)}. If the engine does not compute these tensors from the weights, its answers "
+                "are incorrect"
             )
         if self.unprotected:
             warn(
                 "the feature engine_sleep is not applied, so nothing keeps these tensors of the rollout engine, which "
                 f"are neither weights nor buffers: {', '.join(self.unprotected)}. If the engine slept at level 2, its "
-                "answers are wrong: apply engine_sleep, or let the engine sleep at level 1"
+                "answers are incorrect: apply engine_sleep, or use sleep level 1"
             )
         if not self.differences:
             return
@@ -159,12 +163,12 @@ class Verdict:
         shown = "; ".join(str(each) for each in self.differences[:SHOWN]) + (f" and {more} more" if more > 0 else "")
         raise WeightSyncError(
             subject="rollout engine",
-            found=f"the engine does not compute with the sent weights; differences ({len(self.differences)}): {shown}",
-            fix=f"do not train with this rollout; {self._write()}",
+            found=f"the engine's weights differ from the sent weights; differences ({len(self.differences)}): {shown}",
+            fix=f"do not use this rollout for training; {self._write()}",
         )
 
     def page(self) -> str:
-        """Return a text with all differences and all tensors that could not be compared."""
+        """Return a string that lists all differences and all tensors that could not be compared."""
         lines = [f"{self.compared} tensors of the rollout engine were compared with the sent weights.", ""]
         for each in self.differences:
             lines += [f"- {each.source or 'nothing'} -> {each.parameter or 'no parameter'}", f"  {each.found}"]
@@ -176,13 +180,13 @@ class Verdict:
     def _write(self) -> str:
         folder = environment.MANIFEST_DIR.read()
         if not folder:
-            return f"set {environment.MANIFEST_DIR.name}=FOLDER to get a page with all differences in that folder"
+            return f"set {environment.MANIFEST_DIR.name}=FOLDER to get a file with all differences in that folder"
         path = Path(folder) / f"weights-{socket.gethostname()}-{os.getpid()}.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.page(), encoding="utf-8")
         except OSError as error:
-            return f"the page with all differences could not be written: {error}"
+            return f"the file with all differences could not be written: {error}"
         return f"all differences are in {path}"
 
 
@@ -202,7 +206,7 @@ _STALE = (
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The place in the engine to which a sent name belongs."""
+    """The part of an engine's tensor that corresponds to one sent name."""
 
     layout: int
     source: int
@@ -210,11 +214,13 @@ class _Part:
 
 
 class Proof:
-    """The proof for one sync. To recognize stale weights, it uses the digests of an earlier proof for the same
-    model."""
+    """The comparison of an engine's weights with the weights that one sync sends.
+
+    To detect stale weights, the comparison uses the digests from the previous comparison of the same model.
+    """
 
     def __init__(self, model: torch.nn.Module, captures: bool = False) -> None:
-        """Begin the proof, before any weight is loaded. `captures` tells whether the engine captures graphs."""
+        """Begin the proof, before any weight is loaded. `captures` specifies whether the engine captures graphs."""
         self._model = model
         self._changed = changed_since_wake_up()
         self._captures = captures
@@ -232,7 +238,7 @@ class Proof:
                     self._parts[name].append(_Part(number, source, place))
 
     def expect(self, name: str, tensor: torch.Tensor) -> None:
-        """Record a tensor that is passed to the engine's loader. `name` is its name in a checkpoint."""
+        """Record a tensor that is passed to the engine's loader. `name` is the tensor's name in a checkpoint."""
         known = _mapped(self._model, name)
         if known is None:
             return
@@ -351,7 +357,7 @@ class Proof:
 
 
 def _mapped(model: object, name: str) -> str | None:
-    """Return the engine's name for a name in a checkpoint. Return None if the engine's own mapping drops that name."""
+    """Return the engine's name for a name in a checkpoint, or None if the engine's own mapping drops that name."""
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     if mapper is not None:
         # From vLLM 0.25.1 on, the mapper also maps the parts of a stacked weight to the whole, which we do not want.
@@ -393,7 +399,8 @@ def _expected(layout: Layout, name: str, tensor: torch.Tensor, section: Section 
 
 
 def _divide(held: torch.Tensor, expected: list[Expected], layout: Layout) -> list[torch.Tensor] | None:
-    """Divide an engine's tensor into the parts that were sent separately. Return None if their sizes do not add up."""
+    """Divide an engine's tensor into the parts that were sent separately. Return None if the sizes of the parts do not
+    match the size of the tensor."""
     if len(expected) == 1 and tuple(held.shape) == expected[0].shape:
         return [held]
     padded = bool(layout.sections and layout.sections[0].padded)

@@ -31,10 +31,10 @@ Scheduled: TypeAlias = Any
 """The output of the scheduler: the next batch."""
 
 FAR = 0.1
-"""From this difference on, the outputs come from different weights. Different weights give differences as large as the
-outputs."""
+"""The relative difference at which outputs are considered to come from different weights. Different weights cause
+differences as large as the outputs."""
 NEAR = 0.02
-"""Up to this difference, the outputs count as equal. bfloat16 has about three digits."""
+"""The relative difference up to which outputs are considered equal. bfloat16 has about three digits."""
 _RUN = "execute_model"
 _FIRST = "0.11.0"
 _KNOWN = (_FIRST, "0.13.0", "0.23.0")
@@ -47,11 +47,12 @@ lines."""
 
 
 def compare_next_replay(runner: Runner) -> None:
-    """Make the runner compute its next graph batch twice, without graphs and with them, and compare the outputs.
+    """Make the runner compute the next batch that uses graphs twice, without graphs and with graphs, and compare the
+    outputs.
 
-    If that batch is not padded, do the same with the next padded batch. If the outputs differ as much as those of two
-    different models, or if they are not finite, the runner raises WeightSyncError before it returns an answer. If no
-    comparison is possible, a line for the user says so.
+    If that batch is not padded, also compare the next padded batch. If the outputs differ as much as the outputs of
+    two different models, or if they are not finite, the runner raises WeightSyncError before it returns an answer. If
+    no comparison is possible, a message tells the user why.
     """
     why = _unsupported(runner)
     if why:
@@ -66,7 +67,8 @@ def compare_next_replay(runner: Runner) -> None:
 
 
 def restore(runner: Runner, before: object) -> None:
-    """Restore the `execute_model` that the runner had before. None stands for the method of the runner's class."""
+    """Restore the runner's earlier `execute_model`. `before` is None if the earlier method was the method of the
+    runner's class."""
     held = runner.__dict__
     held[_RUN] = before
     if before is None:
@@ -87,7 +89,7 @@ def difference(eager: torch.Tensor, replayed: torch.Tensor) -> float:
 
 
 class _Comparing:
-    """A replacement of the runner's `execute_model`. It stays until a padded batch has been computed with graphs."""
+    """A replacement for the runner's `execute_model`. It stays until a padded batch has been computed with graphs."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -96,7 +98,7 @@ class _Comparing:
         self._compared = False
 
     def again(self) -> None:
-        """Start the comparison again, with the next batch."""
+        """Restart the comparison with the next batch that uses graphs."""
         self._compared = False
 
     def __call__(self, scheduled: Scheduled, *args: object, **options: object) -> object:
@@ -121,7 +123,7 @@ class _Comparing:
 
 
 class Substitute:
-    """A model in place of a runner's own, with the same attributes."""
+    """A substitute for the model of a runner. It has the same attributes as that model."""
 
     def __init__(self, model: Callable[..., object]) -> None:
         self._model = model
@@ -132,7 +134,7 @@ class Substitute:
 
 @contextmanager
 def in_place_of(runner: Runner, substitute: Substitute) -> Iterator[None]:
-    """Let a runner compute with a substitute of its model."""
+    """Context manager that makes a runner compute with a substitute for its model."""
     before = runner.model
     runner.model = substitute
     try:
@@ -142,8 +144,7 @@ def in_place_of(runner: Runner, substitute: Substitute) -> Iterator[None]:
 
 
 class _EagerAndGraph(Substitute):
-    """A model that computes a batch twice, first without graphs and then with them, if it has more than `more_than`
-    rows."""
+    """A model that computes a batch of more than `more_than` rows twice, first without graphs and then with graphs."""
 
     def __init__(self, model: Callable[..., object], more_than: int) -> None:
         super().__init__(model)
@@ -178,7 +179,7 @@ def _rows(args: tuple[object, ...], options: Mapping[str, object]) -> int:
 
 
 def _incomparable(both: _EagerAndGraph, tokens: int) -> str:
-    """Return the reason why the two outputs cannot be compared token by token. Return an empty text if they can."""
+    """Return the reason why the two outputs cannot be compared token by token, or an empty string if they can."""
     answered = _tensors(both.replayed)
     if not answered:
         return "the engine is one stage of a pipeline"
@@ -199,16 +200,16 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
             apart = f"have NaN or infinity in {tokens} tokens that are finite in eager mode{padded}"
         raise WeightSyncError(
             subject="rollout engine",
-            found=f"after a weight sync, the outputs of the engine's captured graphs {apart}, so the graphs do not "
-            "compute with the weights that the engine holds",
+            found=f"after a weight sync, the outputs of the engine's captured graphs {apart}. So the graphs do not "
+            "use the weights that the engine holds",
             fix="set actor_rollout_ref.rollout.enforce_eager=True before you train with this rollout",
         )
     none = max(map(_count_not_finite, replayed))
     if none:
-        fix = "do not train with this rollout; check whether the trainer's loss and gradients are finite"
+        fix = "do not use this rollout for training; check whether the trainer's loss and gradients are finite"
         if padded:
             fix += (
-                ": if they are, the padding of a batch spoils its answers, and "
+                ": if they are, the padding of a batch corrupts the answers, and "
                 "actor_rollout_ref.rollout.enforce_eager=True avoids the padding"
             )
         raise WeightSyncError(
@@ -218,7 +219,7 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
             fix=fix,
         )
     if any(map(_count_not_finite, eager)):
-        # Eager mode never pads batches otherwise, so the comparison itself may cause this.
+        # Eager mode pads batches only in this comparison, so the comparison itself may be the cause.
         warn(
             f"after a weight sync, the outputs of the rollout engine's captured graphs are finite, but eager mode "
             f"gives NaN or infinity{padded}, so verl-npu does not compare the two. Check whether the trainer's loss "
@@ -254,7 +255,7 @@ def _tensors(output: object) -> list[torch.Tensor]:
 
 
 def _unsupported(runner: Runner) -> str:
-    """Return the reason why a comparison would be wrong for this engine. Return an empty text if it would be right."""
+    """Return the reason why a comparison would be invalid for this engine, or an empty string if it would be valid."""
     if _GRAPHS not in sys.modules:
         return "the engine is not vllm-ascend, or a vllm-ascend without graphs"
     release = metadata.version(_DISTRIBUTION)

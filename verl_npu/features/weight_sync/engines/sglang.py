@@ -20,12 +20,12 @@ _PARALLEL = "infer_tp"
 class SGLangEngine:
     """An SGLang engine in another process. On ranks without a server, `server` is None, and no mesh is needed.
 
-    This process cannot close the engine. If a load fails halfway, the error ends the training step, so that nobody
-    uses the engine.
+    This process cannot stop the engine from running batches. If a load fails halfway, the error ends the training
+    step, so the engine is not used with a mix of old and new weights.
     """
 
     def __init__(self, server: Any, mesh: Callable[[], DeviceMesh]) -> None:
-        # Imported here and not in the first load, so that a failure comes before the weights move.
+        # Imported here and not in the first load, so that a failure occurs before weights are transferred.
         from sglang.srt.weight_sync.utils import update_weights
 
         self._update_weights = update_weights
@@ -44,14 +44,14 @@ class SGLangEngine:
             self._loop.run_until_complete(self._update(self._server, copies))
 
     def open(self) -> None:
-        """Do nothing, because this class closes nothing."""
+        """Do nothing, because `load` does not stop the engine from running batches."""
 
     def expect(self, weights: Sequence[Weight]) -> None:
-        """Raise WeightSyncError, because this process cannot read SGLang's parameters."""
+        """Raise WeightSyncError in every case, because this process cannot read SGLang's parameters."""
         self.prove()
 
     def prove(self) -> str:
-        """Raise WeightSyncError, because this process cannot read SGLang's parameters."""
+        """Raise WeightSyncError in every case, because this process cannot read SGLang's parameters."""
         refuse_proof()
 
     async def _update(self, server: Any, weights: list[Weight]) -> None:
@@ -62,7 +62,8 @@ class SGLangEngine:
 
 
 def refuse_proof() -> NoReturn:
-    """Raise WeightSyncError, because the user asked for a proof and this engine cannot give one."""
+    """Raise WeightSyncError, because the user requested a proof of the engine's weights and SGLang engines do not
+    support such a proof."""
     check = environment.WEIGHT_SYNC_CHECK.name
     raise WeightSyncError(
         subject=f"{check}={Check.ENGINE.value}",

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def refuse_lost_rl_mode(runner: object) -> None:
-    """Raise WeightSyncError if this runner's engine asked for `rl_config.enabled`, but vllm-ascend runs without it.
+    """Raise WeightSyncError if this runner's engine requests `rl_config.enabled`, but vllm-ascend runs without it.
 
     vllm-ascend keeps only one configuration in a process, which may come from another engine. Do nothing if the
-    release has no such switch, or if the process has no engine.
+    vllm-ascend release has no such setting, or if the process has no engine.
     """
     configuration = getattr(sys.modules.get("vllm_ascend.ascend_config"), "get_ascend_config", None)
     given = getattr(getattr(runner, "vllm_config", None), "additional_config", None) or {}
@@ -36,9 +36,9 @@ def refuse_lost_rl_mode(runner: object) -> None:
     if mode is not None and not mode.enabled:
         raise WeightSyncError(
             subject="additional_config.rl_config.enabled",
-            found=f"this engine asked for True, but vllm-ascend is running with {mode.enabled!r}, which another "
-            f"engine in this process has set",
-            fix="give every engine of this process the same additional_config, or set rl_config.enabled=False for "
+            found=f"this engine requests True, but another engine in this process has already set {mode.enabled!r} "
+            "for vllm-ascend",
+            fix="use the same additional_config for every engine in this process, or set rl_config.enabled=False for "
             "this engine",
         )
 
@@ -46,7 +46,7 @@ def refuse_lost_rl_mode(runner: object) -> None:
 _CLOSED = "_verl_npu_closed"
 _RUN = "execute_model"
 _FRACTAL_NZ = 29
-"""torch_npu's number for the layout FRACTAL_NZ."""
+"""torch_npu's number for the FRACTAL_NZ layout."""
 
 
 class Worker(Protocol):
@@ -56,9 +56,9 @@ class Worker(Protocol):
 
 
 class VLLMEngine:
-    """The model of a vLLM worker in this process. It is reached through the worker's runner.
+    """The model of a vLLM worker in this process. The model is accessed through the worker's runner.
 
-    The constructor raises WeightSyncError if new weights would be garbled in the model.
+    The constructor raises WeightSyncError if loading new weights would corrupt the model.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -70,8 +70,8 @@ class VLLMEngine:
         self._proven = False
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Pass the weights to the model's own loader. From now on, the worker raises WeightSyncError for each
-        batch."""
+        """Pass the weights to the model's own loader. Until `open` is called, the worker raises WeightSyncError for
+        each batch."""
         held = vars(self._runner)
         if _CLOSED not in held:
             # Closing the model's forward would not work, because a replayed graph does not call it.
@@ -80,7 +80,7 @@ class VLLMEngine:
         self._runner.model.load_weights(list(weights))
 
     def open(self) -> None:
-        """Let the worker run batches again."""
+        """Allow the worker to run batches again."""
         held = vars(self._runner)
         if _CLOSED in held:
             restore(self._runner, held.pop(_CLOSED))
@@ -88,17 +88,18 @@ class VLLMEngine:
             watch_graphs(self._runner)
 
     def expect(self, weights: Sequence[Weight]) -> None:
-        """Record, for the proof, the weights that are loaded next."""
+        """Record the weights that are about to be loaded, so that `prove` can check them."""
         if self._proof is None:
             self._proof = Proof(self._runner.model, captures_graphs(self._runner))
         for name, tensor in weights:
             self._proof.expect(name, tensor)
 
     def prove(self) -> str:
-        """Compare the model's weights with the loaded weights, bit for bit. Return the result as text.
+        """Compare the weights in the engine's model with the loaded weights, bit for bit. Return the result as a
+        string.
 
-        Afterwards, the first batch that uses captured graphs is compared with eager mode. Raises WeightSyncError if
-        weights differ.
+        Afterwards, the output of the first batch that uses captured graphs is compared with the output of eager mode.
+        Raises WeightSyncError if weights differ.
         """
         proof = self._proof or Proof(self._runner.model, captures_graphs(self._runner))
         self._proof = None
@@ -111,8 +112,8 @@ class VLLMEngine:
 
 
 def refuse_nz() -> None:
-    """Raise WeightSyncError if vllm-ascend may store weights in the layout FRACTAL_NZ, because a copy would garble
-    them."""
+    """Raise WeightSyncError if vllm-ascend may store weights in the FRACTAL_NZ layout, because copying new weights
+    into that layout would corrupt them."""
     if "vllm_ascend" not in sys.modules:
         return
     value = os.environ.get(NZ.name)
@@ -120,7 +121,7 @@ def refuse_nz() -> None:
         raise WeightSyncError(
             subject=NZ.name,
             expected=f"{NZ.name}={NZ.value}",
-            found=f"no {NZ.name}, which means 1" if value is None else f"{NZ.name}={value}",
+            found=f"{NZ.name} not set, so the default of 1 applies" if value is None else f"{NZ.name}={value}",
             fix=f"set {NZ.name}={NZ.value} in the job's environment, because {NZ.reason}",
         )
     mode = _nz_mode()
@@ -134,8 +135,8 @@ def refuse_nz() -> None:
 
 
 def warn_of_nz(model: torch.nn.Module) -> None:
-    """Warn about parameters that are in FRACTAL_NZ in spite of the setting. For example, fused MC2 casts experts to
-    it."""
+    """Warn about parameters that are in the FRACTAL_NZ layout despite the setting. For example, fused MC2 casts expert
+    weights to this layout."""
     layout_of = getattr(sys.modules.get("torch_npu"), "get_npu_format", None)
     if layout_of is None:
         return
@@ -146,9 +147,9 @@ def warn_of_nz(model: torch.nn.Module) -> None:
     if found:
         shown = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
         warn(
-            f"the rollout engine has parameters in the layout FRACTAL_NZ ({len(found)}): {shown}. Copying new weights "
-            "into that layout may silently garble them. Switch enable_fused_mc2 and VLLM_ASCEND_ENABLE_FUSED_MC2 off, "
-            "or check the engine's weights with VERL_NPU_WEIGHT_SYNC_CHECK=engine"
+            f"the rollout engine has parameters in the FRACTAL_NZ layout ({len(found)}): {shown}. Copying new weights "
+            "into that layout may corrupt the weights without an error. Disable enable_fused_mc2 and "
+            "VLLM_ASCEND_ENABLE_FUSED_MC2, or check the engine's weights with VERL_NPU_WEIGHT_SYNC_CHECK=engine"
         )
 
 
@@ -157,14 +158,14 @@ def _is_nz(held: torch.Tensor, layout_of: Callable[[torch.Tensor], int]) -> bool
 
 
 def _reads_variable() -> bool:
-    """Return whether vllm-ascend reads the environment variable. Releases before 0.11.0rc1 do not, and never use
-    FRACTAL_NZ."""
+    """Return whether vllm-ascend reads the environment variable. Releases before 0.11.0rc1 do not read it, and never
+    use FRACTAL_NZ."""
     variables = sys.modules.get("vllm_ascend.envs")
     return variables is None or hasattr(variables, NZ.name)
 
 
 def _nz_mode() -> object:
-    """Return the mode in vllm-ascend's own configuration. Return None if this process has no configuration or no such
+    """Return the mode in vllm-ascend's own configuration, or None if this process has no configuration or no such
     setting."""
     module = sys.modules.get("vllm_ascend.ascend_config")
     configuration = getattr(module, "get_ascend_config", None)
@@ -184,7 +185,7 @@ def captures_graphs(runner: object) -> bool:
 
 
 def watch_graphs(runner: object) -> None:
-    """If the engine captures graphs, arrange that its next batch with graphs is compared with eager mode."""
+    """If the engine captures graphs, compare the engine's next batch that uses graphs with eager mode."""
     if captures_graphs(runner):
         compare_next_replay(runner)
 
@@ -200,5 +201,5 @@ def _refuse(*batch: object, **options: object) -> None:
     raise WeightSyncError(
         subject="rollout engine",
         found="the engine holds a mix of old and new weights, because the last weight sync did not finish",
-        fix="look for the error of that weight sync",
+        fix="find the error that interrupted that weight sync",
     )

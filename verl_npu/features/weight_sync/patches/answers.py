@@ -20,7 +20,7 @@ answers = weight_sync.more()
 _SAMPLED = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._materialize_batch"
 
 Batch: TypeAlias = Any
-"""TransferQueue's KVBatchMeta: the keys and the tags of some answers. It has no types."""
+"""TransferQueue's KVBatchMeta, which contains the keys and the tags of some answers and has no types."""
 Tag: TypeAlias = Mapping[str, Any]
 
 
@@ -37,8 +37,8 @@ Tag: TypeAlias = Mapping[str, Any]
 def name_answers_by_old_weights(
     original: Callable[..., Batch], buffer: object, *args: object, **kwargs: object
 ) -> Batch:
-    """Return a batch of answers, and warn about old ones. With VERL_NPU_OLD_ANSWERS=error, raises TransferError
-    instead."""
+    """Return a batch of answers, and warn about answers from old weights. With VERL_NPU_OLD_ANSWERS=error, raises
+    TransferError instead."""
     batch = original(buffer, *args, **kwargs)
     ends = environment.OLD_ANSWERS.read() == "error"
     for error in old_answers(batch.tags, override=f"{environment.OLD_ANSWERS.name}=warn" if ends else ""):
@@ -49,7 +49,7 @@ def name_answers_by_old_weights(
 
 
 def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferError]:
-    """Yield an error for each training step whose weights were still used after newer weights should have replaced
+    """Yield an error for each training step whose weights generated answers after newer weights should have replaced
     them."""
     given = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
     old: dict[int | None, list[Tag]] = {}
@@ -60,10 +60,9 @@ def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferErr
     for version, late in old.items():
         first = min(tag["global_steps"] for tag in late)
         yield TransferError(
-            subject=f"{len(late)} of {len(given)} answers, the first to a prompt of step {first}",
-            expected=f"answers from weights of step {first - 1} or newer",
-            found=f"answers from weights of {'an unknown step' if version is None else f'step {version}'}",
-            fix="a rollout server has missed a weight sync: look for errors of the rollout servers, and for a "
-            "server that was restarted",
+            subject=f"{len(late)} of {len(given)} answers, starting with prompts of step {first}",
+            expected=f"answers generated with the weights of step {first - 1} or newer",
+            found=f"answers with the weights of {'an unknown step' if version is None else f'step {version}'}",
+            fix="check the rollout servers for errors and restarts, because one of them has missed a weight sync",
             override=override,
         )

@@ -31,7 +31,7 @@ Socket: TypeAlias = Any
 
 
 class Tally:
-    """A counter of weights. It also hashes their names and digests, in order."""
+    """A counter of weights, which also hashes their names and digests in order."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -43,18 +43,19 @@ class Tally:
         return self._hash.hexdigest()
 
     def add(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Count a weight and return it."""
+        """Add a weight to the count, and return the weight unchanged."""
         self._hash.update(name.encode() + b"\0")
         self._hash.update(digest_of(tensor).to_bytes(8, "little"))
         self.tensors += 1
         return tensor
 
     def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
-        """Return the same weights, and count each one when it is drawn from the result."""
+        """Return an iterator over the same weights that counts each weight as it is consumed."""
         return each(weights, self.add)
 
     def report(self, owner: object, who: str, held: str = "") -> None:
-        """Report that this sync is done. The report gives the sync's number among the syncs of `owner`."""
+        """Report that this sync is complete. The report includes a sequence number, which counts the syncs of
+        `owner`."""
         number = getattr(owner, _SYNCS, 0) + 1
         setattr(owner, _SYNCS, number)
         reporting.report(
@@ -64,19 +65,18 @@ class Tally:
 
 
 def requested() -> bool:
-    """Return whether the user asked for a comparison of sent and received weights."""
+    """Return whether the user requested a comparison of sent and received weights."""
     return Settings.from_environment().check is not Check.NONE
 
 
 def proof_requested() -> bool:
-    """Return whether the user asked for a proof of the engine's weights."""
+    """Return whether the user requested a proof of the engine's weights."""
     return Settings.from_environment().check is Check.ENGINE
 
 
 def brings_adapter(arguments: Mapping[str, object]) -> bool:
-    """Return whether a sync that upstream calls with these arguments brings only a LoRA adapter, because an earlier
-    sync
-    brought the base model."""
+    """Return whether a sync that upstream starts with these arguments transfers only a LoRA adapter because an earlier
+    sync transferred the base model."""
     return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
 
 
@@ -88,9 +88,9 @@ def describe(engine: CheckpointEngine) -> str:
 def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator, timeout: float) -> None:
     """Wait on all ranks until each rollout receives the trainer's messages.
 
-    The trainer sends numbered test messages until all rollouts have received the latest one. If a rollout receives
-    none for `timeout` seconds, all ranks raise a GroupError that names it. After this function, a rollout waits at
-    most `timeout` seconds for each bucket.
+    The trainer sends numbered test messages until all rollouts have received the latest one. If a rollout receives no
+    message for `timeout` seconds, all ranks raise a GroupError that names the rollout. After this function returns, a
+    rollout waits at most `timeout` seconds for each bucket.
     """
     import torch
     import zmq
@@ -132,7 +132,8 @@ def _heard(socket: Socket, call: int) -> bool:
 
 
 class DroppedCommunicator:
-    """A placeholder for a communicator without destroyComm. Such a communicator can only be dropped."""
+    """A placeholder for a communicator that has no destroyComm method. Such a communicator cannot be destroyed
+    explicitly, so the last reference to it is dropped instead."""
 
     comm = None
 

@@ -1,4 +1,4 @@
-"""Patches of verl's own HCCL checkpoint engine, which syncs weights from v0.7.1 on.
+"""Patches of verl's own HCCL checkpoint engine, which syncs weights in v0.7.1 and later.
 
 With VERL_NPU_WEIGHT_SYNC_CHECK, the patches also check that the sent weights arrived and that the engine holds them.
 """
@@ -57,8 +57,8 @@ Sender: TypeAlias = Any
 async def compare_received_weights_with_sent(
     original: Callable[..., AsyncIterable[Weight]], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> AsyncIterator[Weight]:
-    """Receive the weights of one sync. A check that the user asked for raises TransferError if they differ from the
-    sent weights."""
+    """Receive the weights of one sync. If the user requested the check, raises TransferError if the received weights
+    differ from the sent weights."""
     # Imported here, because most processes of a job neither move nor prove weights.
     from .checking import Tally, requested
 
@@ -75,9 +75,9 @@ async def compare_received_weights_with_sent(
     if sent != tally.digest:
         raise TransferError(
             subject=f"checkpoint engine, rank {engine.rank}",
-            expected=f"weights with the sha256 {sent[:16]}, which rank 0 (the trainer) sent",
+            expected=f"weights with the sha256 {sent[:16]}, as sent by rank 0, the trainer",
             found=f"{tally.tensors} weights with the sha256 {tally.digest[:16]}",
-            fix="check the links between these NPUs and HCCL's own log, because bytes changed on the way",
+            fix="check the links between these NPUs and HCCL's own log, because bytes changed in transit",
         )
     tally.report(engine, f"rank {engine.rank}")
 
@@ -94,7 +94,8 @@ async def compare_received_weights_with_sent(
 def note_given_weights_for_proof(
     original: Callable[..., object], worker: Worker, weights: Sequence[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Load one bucket of weights. If the user asked for a proof, record the bucket for it."""
+    """Load one bucket of weights. If the user requested a proof of the engine's weights, also record the bucket for
+    that proof."""
     noted: tuple[VLLMEngine, Tally] | None = getattr(worker, _PROOF, None)
     if noted is not None:
         proven, tally = noted
@@ -118,8 +119,8 @@ def note_given_weights_for_proof(
 def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
-    """Load the weights of one sync. A proof that the user asked for raises WeightSyncError if the engine does not hold
-    them."""
+    """Load the weights of one sync. If the user requested a proof, raises WeightSyncError if the engine does not hold
+    these weights."""
     from ..engines.processing import lay_out_experts_for_loading
     from ..engines.vllm import VLLMEngine
     from .checking import Tally, brings_adapter, proof_requested
@@ -156,7 +157,7 @@ def process_weights_once_and_prove_them(
 def verify_checkpoint_engine_connections(
     original: Callable[..., object], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> object:
-    """Make the process group. Raises GroupError if its communicator is disabled, or if a rollout receives no
+    """Create the process group. Raises GroupError if the group's communicator is disabled, or if a rollout receives no
     message."""
     from ..settings import Settings
     from .checking import describe, wait_for_subscriptions
@@ -167,7 +168,7 @@ def verify_checkpoint_engine_connections(
             raise GroupError(
                 subject=describe(engine),
                 found="vllm-ascend's communicator, PyHccl, is disabled, so a weight sync would send nothing",
-                fix="set HCCL_SO_PATH to a libhccl.so that can be loaded, and use a group of at least two ranks",
+                fix="set HCCL_SO_PATH to a loadable libhccl.so, and check that the group has at least two ranks",
             )
         wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
     return made
@@ -185,7 +186,8 @@ def verify_checkpoint_engine_connections(
     requires=Defines(_RUN),
 )
 def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Broadcast) -> object:
-    """Move one bucket. Raises TransferError if the trainer does not announce the bucket in time."""
+    """Transfer one bucket, and limit the wait for the trainer's message about the bucket. Raises TransferError if the
+    message does not arrive in time."""
     import zmq
 
     from ..settings import WAIT_LONGER, Settings
@@ -223,8 +225,8 @@ def broadcast_bucket_in_calling_thread(
     socket: Socket,
     topic: str,
 ) -> None:
-    """Move one bucket, and return only then. Raises TransferError if the trainer does not announce the bucket in
-    time."""
+    """Transfer one bucket, and return after the transfer is complete. Raises TransferError if the trainer does not
+    announce the bucket in time."""
     operation.rank = rank
     operation.pyhccl = process_group
     operation.bucket = bucket
@@ -255,8 +257,8 @@ async def make_sent_weights_contiguous(
     *args: object,
     **kwargs: object,
 ) -> object:
-    """Send weights, whether they are contiguous or not. If the user asked for a check, publish their digest
-    afterwards."""
+    """Make the weights contiguous where necessary, and send them. If the user requested a check, publish a digest of
+    the weights afterwards."""
     from ..transport.tensors import each
     from .checking import Tally, requested
 
@@ -286,7 +288,7 @@ async def make_sent_weights_contiguous(
 def drop_communicator_without_destroy(
     original: Callable[[CheckpointEngine], object], engine: CheckpointEngine
 ) -> object:
-    """End a sync. With rebuild_group, also end the process group."""
+    """End a sync. With rebuild_group, drop a communicator that has no destroyComm method instead of destroying it."""
     if engine.rebuild_group and engine.pyhccl is not None and not hasattr(engine.pyhccl, "destroyComm"):
         from .checking import DroppedCommunicator
 
@@ -306,7 +308,7 @@ def drop_communicator_without_destroy(
     requires=Defines(f"{_SENDER}._init_socket"),
 )
 def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: Sender) -> object:
-    """Open the socket to the rollout engine's worker, and set a timeout for each wait."""
+    """Open the socket to the rollout engine's worker with a timeout for each wait."""
     import zmq
 
     from ..settings import Settings
@@ -334,7 +336,8 @@ def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: S
 async def explain_engine_worker_timeout(
     original: Callable[..., Awaitable[object]], sender: Sender, weights: Iterable[Weight] | AsyncIterable[Weight]
 ) -> object:
-    """Send weights to the rollout engine's worker. Raises TransferError if the worker does not take them in time."""
+    """Send weights to the rollout engine's worker. Raises TransferError if the worker does not receive the weights in
+    time."""
     import zmq
 
     from ..settings import WAIT_LONGER, Settings
@@ -348,7 +351,7 @@ async def explain_engine_worker_timeout(
         timeout = Settings.from_environment().timeout
         raise TransferError(
             subject="checkpoint engine",
-            found=f"the rollout engine's worker at {sender.zmq_handle} took no weights for {timeout:g} s",
-            fix="the worker has ended or failed to load the weights; see its log",
+            found=f"the rollout engine's worker at {sender.zmq_handle} received no weights for {timeout:g} s",
+            fix="check the log of the worker, which has exited or failed to load the weights",
             override=WAIT_LONGER,
         ) from error

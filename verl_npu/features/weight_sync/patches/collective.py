@@ -1,7 +1,6 @@
-"""Groups of Ray actors for weight syncs over HCCL. They replace those of `ray.util.collective.collective`.
+"""Groups of Ray actors for weight syncs over HCCL. They replace the groups of `ray.util.collective.collective`.
 
-In upstream's modules, this module takes the place of Ray's. So its function has the name and signature of Ray's
-function.
+In upstream's modules, this module replaces Ray's module. So its function has the name and signature of Ray's function.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ def create_collective_group(
     group_name: str = "default",
     **unused: object,
 ) -> None:
-    """Make a group of Ray actors for weight syncs. The first actor is rank 0 and sends the weights.
+    """Create a group of Ray actors for weight syncs. The first actor is rank 0 and sends the weights.
 
-    The caller may be a process that sees no NPU. Upstream chooses the name of the backend by the devices that it sees,
-    so `nccl` means `hccl` here. If a rank does not join, raises a GroupError that names the rank.
+    The caller may be a process that sees no NPU. Upstream chooses the backend name based on the devices that the
+    process sees, so `nccl` means `hccl` here. If a rank does not join, raises a GroupError that names the rank.
     """
     import ray
 
@@ -39,7 +38,7 @@ def create_collective_group(
             subject=f"weight sync group {group_name!r}",
             expected="the backend 'hccl'",
             found=f"the backend {name!r}",
-            fix="leave the backend as the recipe sets it",
+            fix="do not override the backend that the recipe sets",
         )
     if list(ranks) != list(range(world_size)) or len(actors) != world_size:
         raise GroupError(
@@ -60,7 +59,10 @@ def create_collective_group(
 
 @contextmanager
 def in_place_of_ray() -> Iterator[None]:
-    """In this context, replace Ray's `create_collective_group` with ours. Upstream imports it inside a function."""
+    """Context manager that replaces Ray's `create_collective_group` with verl-npu's function.
+
+    The function is replaced in Ray's module, because upstream imports it inside a function.
+    """
     from ray.util.collective import collective
 
     before = collective.create_collective_group
@@ -90,7 +92,7 @@ def _join(worker: object, name: str, meeting: Meeting, rank: int, size: int, set
         size,
         timeout=settings.timeout,
         device=torch.device("npu", torch.npu.current_device()),
-        # Only the first trainer sends. The others draw their shards together with it.
+        # Only the first trainer sends. The other trainers gather their shards together with the first.
         moves="actor" not in roles,
         label="+".join(roles),
     )

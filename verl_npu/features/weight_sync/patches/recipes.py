@@ -102,7 +102,8 @@ def _current_classes(module: str) -> tuple[str, str]:
 
 
 def _early_classes(module: str) -> tuple[str, str]:
-    """Return the names of the trainer's and the rollout's classes in a recipe, in verl of August 2025."""
+    """Return the names of the trainer's and the rollout's classes in a recipe, for the August 2025 revision of
+    verl."""
     return f"{module}:ActorRolloutRefWorker", f"{module}:RolloutWorker"
 
 
@@ -124,7 +125,7 @@ def _sync(
 ) -> Callable[[Method], Method]:
     """Return a decorator that replaces `target`, a method that broadcasts the weights over Ray's collectives.
 
-    The patch is retired if upstream's method uses a group of its own.
+    The patch is retired if upstream's method uses a separate group.
     """
     retired_by = Calls(target, _BROADCAST)
     requires = Calls(target, "collective.broadcast")
@@ -151,7 +152,7 @@ def _sync(
     requires=Calls(_SYNCHRONIZER, "create_collective_group"),
 )
 def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
-    """Return the module that makes the group: ours instead of Ray's."""
+    """Return verl-npu's module that creates the group, instead of Ray's module."""
     return over_hccl
 
 
@@ -191,7 +192,7 @@ def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
 
 
 def _skip_setup(worker: str) -> Callable[[Method], Method]:
-    """Return a decorator that wraps the worker's method that makes the recipe's own checkpoint engine."""
+    """Return a decorator that wraps the worker's method that creates the recipe's own checkpoint engine."""
     return recipes.wrap(
         f"{worker}.init_checkpoint_engine",
         why=_ENGINE_WHY,
@@ -219,14 +220,14 @@ def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_nam
 def skip_fully_async_fsdp_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
-    """Do nothing, so that the recipe's checkpoint engine is not made."""
+    """Skip the creation of the recipe's checkpoint engine on an FSDP worker."""
 
 
 @_skip_setup(_ASYNC_MEGATRON)
 def skip_fully_async_megatron_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
-    """Do nothing, so that the recipe's checkpoint engine is not made."""
+    """Skip the creation of the recipe's checkpoint engine on a Megatron worker."""
 
 
 @recipes.wrap(
@@ -241,20 +242,20 @@ def skip_fully_async_megatron_checkpoint_engine_setup(
     requires=Calls(_GKD_TRAINER, "create_collective_group"),
 )
 def make_gkd_group_over_hccl(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers with an HCCL group in place of a group of Ray's collectives."""
+    """Set up the workers with an HCCL group instead of a Ray collective group."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 
 
 @_sync(_GKD_ACTOR, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_GKD_USES)
 def send_gkd_trainer_weights_over_hccl(worker: Worker) -> None:
-    """Send the weights of one trainer."""
+    """Send the weights of one trainer to the rollouts over HCCL."""
     sync_megatron(worker, GROUP, int(worker.config.rollout.update_weights_bucket_megabytes) << 20)
 
 
 @_sync(_GKD_ROLLOUT, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_megatron_uses(*_GKD_WORKERS))
 def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
-    """Receive the weights of one rollout."""
+    """Receive the weights of one rollout over HCCL."""
     sync_megatron(worker, GROUP)
 
 
@@ -277,8 +278,8 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     may_skip=True,
 )
 def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weight]], worker: Any) -> Iterable[Weight]:
-    """Return the full weights of the trainer, on every trainer rank. Their names are those of Hugging Face
-    checkpoints."""
+    """Return the trainer's full weights, under their Hugging Face checkpoint names. The weights are gathered on every
+    trainer rank."""
     if worker.bridge is not None:
         return original(worker)
     from verl.models.mcore import get_mcore_weight_converter
@@ -308,7 +309,8 @@ def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weig
     requires=Calls(f"{_ONE_STEP_TRAINER}._create_weight_sync_group", "create_collective_group"),
 )
 def make_one_step_off_group_over_hccl(trainer: Any) -> None:
-    """Make the group of all trainers and rollouts. Raises GroupError if the trainer's device is not npu."""
+    """Create the HCCL group of all trainer and rollout workers. Raises GroupError if the trainer's device is not
+    npu."""
     if trainer.device_name != "npu":
         raise GroupError(
             subject=f"trainer.device={trainer.device_name}",
@@ -334,7 +336,7 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     requires=Calls(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
 )
 def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers with an HCCL group in place of a group of Ray's collectives."""
+    """Set up the workers with an HCCL group instead of a Ray collective group."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 
@@ -365,7 +367,7 @@ def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
     uses=_fsdp_uses(*_early_classes(_ONE_STEP_FSDP)),
 )
 def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one FSDP worker, in verl of August 2025."""
+    """Sync the weights of one FSDP worker over HCCL, for the August 2025 revision of verl."""
     sync_fsdp(worker, GROUP)
 
 
@@ -375,5 +377,5 @@ def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
     uses=_megatron_uses(*_early_classes(_ONE_STEP_MEGATRON)),
 )
 def sync_early_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one Megatron worker, in verl of August 2025."""
+    """Sync the weights of one Megatron worker over HCCL, for the August 2025 revision of verl."""
     sync_megatron(worker, GROUP)

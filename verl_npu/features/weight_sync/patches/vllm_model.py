@@ -1,4 +1,4 @@
-"""Patches of the code with which verl updates a vLLM model in its own process.
+"""Patches of verl's code that updates a vLLM model in its own process.
 
 The patches prepare the model for new weights. With VERL_NPU_WEIGHT_SYNC_CHECK=engine, they also compare the model's
 weights with the sent weights after each sync.
@@ -33,7 +33,7 @@ Implementation = TypeVar("Implementation", bound=Callable[..., object])
 
 
 def _proving(target: str, held: str) -> Callable[[Implementation], Implementation]:
-    """Return a decorator that wraps an upstream method which updates an engine. `held` is the name of the attribute
+    """Return a decorator that wraps an upstream method that updates an engine. `held` is the name of the attribute
     that holds the engine."""
     return weight_sync.wrap(
         target,
@@ -52,7 +52,8 @@ def _proving(target: str, held: str) -> Callable[[Implementation], Implementatio
 async def prove_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout. Raises WeightSyncError if the engine then computes with other weights."""
+    """Update the engine of a rollout. Raises WeightSyncError if the engine's weights then differ from the sent
+    weights."""
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
@@ -60,7 +61,8 @@ async def prove_colocated_engine(
 async def prove_earlier_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout, in verl of September 2025."""
+    """Update the engine of a rollout, for the September 2025 revision of verl. Raises WeightSyncError if the engine's
+    weights then differ from the sent weights."""
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
@@ -68,7 +70,8 @@ async def prove_earlier_colocated_engine(
 async def prove_colocated_llm(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout that runs vLLM's `LLM` in its own process."""
+    """Update the engine of a rollout that runs vLLM's `LLM` in its own process. Raises WeightSyncError if the engine's
+    weights then differ from the sent weights."""
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
@@ -92,7 +95,8 @@ async def _proven(
 
 
 class ShardingManager(Protocol):
-    """In verl of August 2025, the object that passes a trainer's weights to the engine on the same NPUs."""
+    """The object that passes a trainer's weights to the engine on the same NPUs, in the August 2025 revision of
+    verl."""
 
     model_runner: Runner
 
@@ -104,7 +108,8 @@ def prove_engine_beside_fsdp(
     updated_params: Mapping[str, torch.Tensor],
     peft_config: object = None,
 ) -> object:
-    """Sync the weights of an FSDP trainer. Raises WeightSyncError if the engine then computes with other weights."""
+    """Sync the weights of an FSDP trainer. Raises WeightSyncError if the engine's weights then differ from the
+    trainer's weights."""
     if peft_config is not None:
         return original(manager, updated_params, peft_config=peft_config)
     return _proven_on_load(manager, lambda: original(manager, updated_params))
@@ -112,8 +117,8 @@ def prove_engine_beside_fsdp(
 
 @_proving(f"{_MANAGERS}.megatron_vllm:MegatronVLLMShardingManager.__enter__", "model_runner")
 def prove_engine_beside_megatron(original: Callable[..., object], manager: ShardingManager) -> object:
-    """Sync the weights of a Megatron trainer. Raises WeightSyncError if the engine then computes with other
-    weights."""
+    """Sync the weights of a Megatron trainer. Raises WeightSyncError if the engine's weights then differ from the
+    trainer's weights."""
     return _proven_on_load(manager, lambda: original(manager))
 
 
@@ -127,7 +132,7 @@ def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -
     from ..engines.vllm import captures_graphs
 
     model = manager.model_runner.model
-    # This replaces the loader permanently, so it must come before our temporary replacement.
+    # This replaces the loader permanently, so it must come before the temporary replacement below.
     refresh_copies_on_load(model)
     held, upstreams = vars(model).get(_LOAD), model.load_weights
     loads: list[tuple[Proof, list[str]]] = []
@@ -151,7 +156,7 @@ def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -
 
 
 def _noted(weights: Iterable[Weight], proof: Proof, names: list[str]) -> Iterator[Weight]:
-    """Yield the weights. Each one is recorded for the proof before it is loaded."""
+    """Yield the weights. Each weight is recorded for the proof before it is loaded."""
     for name, tensor in weights:
         proof.expect(name, tensor)
         names.append(name)
@@ -191,7 +196,7 @@ _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
 def prepare_vllm_model_for_new_weights(
     original: Callable[[torch.nn.Module], object], model: torch.nn.Module
 ) -> object:
-    """Prepare a vLLM model for a sync. Raises WeightSyncError if the sync would garble its weights."""
+    """Prepare a vLLM model for a sync. Raises WeightSyncError if the sync would corrupt the model's weights."""
     from ..engines.processing import refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
 
     refuse_square_experts(model, laid_out_before_load=_processes_after_each_sync())
@@ -201,7 +206,7 @@ def prepare_vllm_model_for_new_weights(
 
 
 def _processes_after_each_sync() -> bool:
-    """Return whether this verl processes the weights after each sync. If it does, we restore the layout of experts
-    before a sync."""
+    """Return whether this verl version processes the weights after each sync. If it does, the layout of experts is
+    restored before a sync."""
     extension = getattr(sys.modules.get(_WORKERS), "vLLMColocateWorkerExtension", None)
     return hasattr(extension, "update_weights_from_ipc")

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 class Rollout(Protocol):
-    """A rollout of verl. With vLLM, it has an `inference_engine`; with SGLang, it has an `_engine`."""
+    """A verl rollout. With vLLM, it has an `inference_engine`; with SGLang, it has an `_engine`."""
 
     inference_engine: Any
     _engine: Any
 
 
 class Worker(Protocol):
-    """A worker in verl's recipes: a trainer or a rollout. It has only the attributes of its kind."""
+    """A worker in verl's recipes, which is either a trainer or a rollout. A trainer has only the attributes for
+    trainers, and a rollout only those for rollouts."""
 
     config: Section
     _is_actor: bool
@@ -49,7 +50,7 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """What a trainer contributes to a sync."""
+    """A trainer's contribution to a sync."""
 
     metadata: Metadata
     weights: Iterator[Weight]
@@ -82,8 +83,8 @@ def sync_fsdp(worker: Worker, name: str) -> None:
 
 
 def sync_megatron(worker: Worker, name: str, bucket_bytes: int | None = None) -> None:
-    """Sync a Megatron worker in the group `name`, as `sync_fsdp` does. Weights are converted one by one when they are
-    drawn."""
+    """Sync a Megatron worker in the group `name`, as `sync_fsdp` does. Weights are converted one at a time, as they
+    are consumed."""
 
     def offer() -> _Offer:
         if getattr(worker, "_is_offload_param", False):
@@ -135,7 +136,7 @@ def _sync(
 
 
 def _report(group: Group, outcome: Outcome) -> None:
-    """Report the first sync. If the user asked for a check, report every sync."""
+    """Report the first sync. If the user requested a check, report every sync."""
     seen = outcome.seen
     if outcome.number == 1 or seen.digest is not None:
         checked = "" if seen.digest is None else f", sha256 {seen.digest[:16]}"
@@ -147,8 +148,7 @@ def _report(group: Group, outcome: Outcome) -> None:
 
 
 def _gathered(parameters: Iterable[Weight]) -> Iterator[Weight]:
-    """Yield the parameters, and gather each tensor that is sharded. All trainers must do this together, in the same
-    order."""
+    """Yield the parameters, and gather each sharded tensor. All trainers must do this together, in the same order."""
     for name, value in parameters:
         yield name, value.full_tensor() if hasattr(value, "full_tensor") else value
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 BACKEND = "hccl"
 _MAX_SECONDS = 2**31 - 1
-"""The longest timeout in seconds. We can still add seconds to it, and torch accepts the sum."""
-_LOOK = 1.0  # seconds between two checks whether waiting has become useless
+"""The longest timeout in seconds. torch accepts this timeout plus the seconds that this module adds."""
+_LOOK = 1.0  # seconds between two calls of `look`
 
 _SUBJECT = "weight sync communicator"
 
@@ -44,11 +44,11 @@ class Work(Protocol):
 
 
 def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: float) -> ProcessGroup:
-    """Make a process group of the ranks `movers`. It is separate from the default group, which need not exist.
+    """Create a process group of the ranks `movers`. It is separate from the default group, which need not exist.
 
     The ranks wait `timeout` seconds for each other. The group's own timeout is longer (see `group_timeout`). torch has
-    no public function for a group whose ranks are outside of the default group. So we call the internal function that
-    `init_process_group` and `new_group` call. Other RL frameworks do the same.
+    no public function that creates a group of ranks outside of the default group. So we call the internal function
+    that `init_process_group` and `new_group` call. Other RL frameworks do the same.
     """
     from torch.distributed import Backend, PrefixStore
     from torch.distributed import distributed_c10d as c10d
@@ -74,7 +74,7 @@ def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: 
 def group_timeout(timeout: float, hccl: Timeouts) -> float:
     """Return the timeout, in seconds, for a process group whose ranks wait `timeout` seconds for each other.
 
-    After our own timeout, every rank gets an error that names the missing rank. After the group's timeout, torch_npu's
+    After `timeout`, every rank gets an error that names the missing rank. After the group's timeout, torch_npu's
     watchdog kills the whole process. So the group's timeout must be longer than all waits during one broadcast: for
     the previous broadcast, for this one, and for the NPU. It must also be longer than HCCL's timeout, after which HCCL
     logs what it was waiting for.
@@ -92,8 +92,8 @@ def group_timeout(timeout: float, hccl: Timeouts) -> float:
     if timeout >= hccl.execution:
         warn(
             f"the ranks of a weight sync wait {timeout:g} s for each other, but HCCL gives up after "
-            f"{variables.EXECUTION}={hccl.execution:g} s and then names no rank: lower {WAIT_LONGER}, or raise "
-            f"{variables.EXECUTION}"
+            f"{variables.EXECUTION}={hccl.execution:g} s with an error that names no rank: lower {WAIT_LONGER}, or "
+            f"raise {variables.EXECUTION}"
         )
     least = 3 * timeout + 60
     return least if math.isinf(hccl.execution) else max(least, hccl.connect + hccl.execution + 60)
@@ -119,10 +119,10 @@ def broadcast(communicator: ProcessGroup, tensor: torch.Tensor, timeout: float) 
 
 def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeout: float, proof: bytes) -> None:
     """Broadcast a number to test the communicator. If the communicator is disabled or not connected, the test fails.
-    Without the test, the ranks would train on with stale weights.
+    Without this test, the ranks would continue to train with stale weights.
 
-    The number is derived from `proof`, which only the group's ranks know, so that nobody else can send it in rank 0's
-    name. Raises GroupError if the number does not arrive.
+    The number is derived from `proof`, which only the group's ranks know, so that no other process can impersonate
+    rank 0. Raises GroupError if the number does not arrive.
     """
     import torch
 
@@ -133,9 +133,9 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
     if int(number.item()) != true:
         raise GroupError(
             subject=_SUBJECT,
-            found=f"{BACKEND} reported no error, but its first broadcast delivered the number {int(number.item())}, "
-            "which is not the number that rank 0 sent",
-            fix="look for failed connections in HCCL's own log",
+            found=f"{BACKEND} reported no error, but its first broadcast delivered {int(number.item())} instead of "
+            "the number that rank 0 sent",
+            fix="check HCCL's own log for failed connections",
         )
 
 
@@ -143,7 +143,7 @@ def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> 
     """Wait until this NPU has finished all queued work. Raises GroupError after `deadline` (monotonic seconds).
 
     If a rank is gone, its collectives on an NPU never end, and a plain synchronize would hang, too. `look` is called
-    about once a second. It may raise an error if waiting has become useless.
+    about once a second, and can raise an error to abort the wait.
     """
     import torch
 
@@ -156,8 +156,8 @@ def finish(work: Work, timeout: float, look: Callable[[], None] | None = None) -
     """Wait until a collective is done. Raises GroupError after `timeout` seconds, and RuntimeError if the collective
     fails.
 
-    `look` is called about once a second. It may raise an error if waiting has become useless. torch_npu's own `wait`
-    is not enough: it makes only the NPU wait, so this process would hang when it next reads a result.
+    `look` is called about once a second, and can raise an error to abort the wait. torch_npu's own `wait` is not
+    enough: it blocks only the NPU's stream, so this process would hang later, when it reads a result.
     """
     deadline = time.monotonic() + timeout
     work.wait(timedelta(seconds=timeout))
@@ -174,7 +174,7 @@ def _poll(done: Callable[[], bool], deadline: float, look: Callable[[], None] | 
             raise GroupError(
                 subject=_SUBJECT,
                 found="this NPU did not finish its broadcasts in time, because another rank has died or is hanging",
-                fix="look for the errors of the other ranks",
+                fix="check the errors of the other ranks",
             )
         time.sleep(pause)
         pause = min(2 * pause, 1e-3)

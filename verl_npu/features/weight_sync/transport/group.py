@@ -23,13 +23,13 @@ _groups: dict[str, Group] = {}
 
 
 def find(name: str) -> Group:
-    """Return this process's group `name`. Raises GroupError if there is no such group, or if it was closed."""
+    """Return this process's group called `name`. Raises GroupError if the group does not exist or was closed."""
     if name not in _groups:
         raise GroupError(
             subject=f"weight sync group {name!r}",
             found="this process has not joined the group"
             + (f", only {', '.join(map(repr, _groups))}" if _groups else ""),
-            fix="look for an error of the trainer: the trainer makes the group before the first weight sync",
+            fix="check the trainer for errors, because the trainer creates the group before the first weight sync",
         )
     return _groups[name]
 
@@ -45,12 +45,13 @@ def join(
     moves: bool = True,
     label: str = "",
 ) -> Group:
-    """Join the meeting as `rank` of `size`. Return the group once all ranks have joined.
+    """Join a group as rank `rank` of `size` ranks. Return the group after all ranks have joined. `meeting` is the data
+    that ranks need to form the group.
 
     If `moves` is true, this rank sends or receives weights, and gets an HCCL communicator on `device` that is separate
-    from the default group. Rank 0 always moves weights. The other ranks only take part in the checks. `label` is this
-    rank's name for the user. Raises GroupError if this process is already in a group `name`. If a rank does not join
-    within `timeout` seconds, raises a GroupError that names that rank.
+    from the default group. Rank 0 always sends weights. The other ranks only take part in the checks. `label` is this
+    rank's name in messages to the user. Raises GroupError if this process is already in a group called `name`. If a
+    rank does not join within `timeout` seconds, raises a GroupError that names that rank.
     """
     refuse_second(name)
     group = Group(name, meeting, rank, size, timeout, device, moves or rank == 0, label)
@@ -59,18 +60,18 @@ def join(
 
 
 def refuse_second(name: str) -> None:
-    """Raise GroupError if this process is already in a group `name`."""
+    """Raise GroupError if this process is already in a group called `name`."""
     if name in _groups:
         group = _groups[name]
         raise GroupError(
             subject=f"weight sync group {name!r}",
-            found=f"this process has already joined a group of this name, as {group.describe(group.rank)}",
+            found=f"this process has already joined a group with this name, as {group.describe(group.rank)}",
             fix="close the existing group first",
         )
 
 
 class Group:
-    """The ranks that sync weights together. `join` makes it."""
+    """The ranks that sync weights together. `join` creates groups."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Group:
 
     @property
     def movers(self) -> tuple[int, ...]:
-        """The ranks that send or receive weights."""
+        """The ranks that send or receive weights ("movers"). The other ranks only take part in the checks."""
         return self._movers
 
     @property
@@ -123,27 +124,28 @@ class Group:
         return self.messages.describe(rank)
 
     def broadcast(self, tensor: torch.Tensor) -> communicator.Work:
-        """Start a broadcast from rank 0 to all ranks that move weights. Raises GroupError if the group is broken."""
+        """Start a broadcast from rank 0 to all ranks that receive weights. Raises GroupError if the group is
+        broken."""
         if self._communicator is None:
             raise self._unusable()
         return communicator.broadcast(self._communicator, tensor, self.timeout)
 
     def finish(self, work: communicator.Work, number: int) -> None:
-        """Wait for a broadcast of the sync with this number.
+        """Wait for a broadcast of sync `number`.
 
-        Raises GroupError after the group's timeout, or as soon as another rank gives up the sync. Raises RuntimeError
-        if the broadcast fails.
+        Raises GroupError after the group's timeout, or as soon as another rank aborts the sync. Raises RuntimeError if
+        the broadcast fails.
         """
         communicator.finish(work, self.timeout, lambda: self.messages.look(_given_up(number)))
 
     def wait_for_device(self, number: int) -> None:
-        """Wait until this NPU has done its part in the broadcasts of the sync with this number. Raises GroupError in
-        the same cases as `finish`."""
+        """Wait until this NPU has completed its part of the broadcasts of sync `number`. Raises GroupError in the same
+        cases as `finish`."""
         deadline = time.monotonic() + self.timeout
         communicator.wait_for_device(deadline, lambda: self.messages.look(_given_up(number)))
 
     def give_up(self, number: int, reason: str) -> None:
-        """Make the group unusable, as `break_off` does, and tell the ranks that wait in the sync with this number."""
+        """Make the group unusable, as `break_off` does, and notify the ranks that wait in sync `number`."""
         self.break_off(reason)
         with contextlib.suppress(GroupError):
             self.messages.give_up(_given_up(number), reason)
@@ -202,7 +204,7 @@ class Group:
             raise GroupError(
                 subject=f"weight sync group {self.name!r}",
                 found=f"HCCL cannot connect {', '.join(map(self.describe, self._movers))}: {first_line(error)}",
-                fix="look for the errors of the other ranks, and see HCCL's own log",
+                fix="check the errors of the other ranks and HCCL's own log",
             ) from error
 
     def _release(self) -> None:

@@ -28,8 +28,8 @@ _SIGNATURE = hashlib.sha256().digest_size
 
 
 class Store(Protocol):
-    """A store of torch.distributed. This type is needed because torch's own types say text where the store accepts
-    bytes.
+    """A store of torch.distributed. This type exists because torch's type annotations declare `str` where the store
+    also accepts bytes.
 
     Each method raises RuntimeError if the serving process is gone. `wait` also raises it after its timeout.
     """
@@ -52,15 +52,16 @@ class Secret:
         return "Secret(...)"  # the secret must not get into a log
 
     def derived(self, use: str) -> bytes:
-        """Return 32 bytes for one use. From them, neither the secret nor the bytes for other uses can be derived."""
+        """Return a 32-byte key for one use. Neither the secret nor the keys for other uses can be derived from this
+        key."""
         return hmac.digest(self.value, use.encode(), _HASH)
 
 
 class SignedStore:
-    """A store in which each value has a signature that only ranks of the group can make.
+    """A store that signs each value with a signature that only ranks of the group can create.
 
-    torch's TCPStore trusts everybody who connects to it. This class ignores values that were written by anybody
-    outside the group, or that were signed for another key.
+    torch's TCPStore trusts every process that connects to it. This class ignores values that a process outside the
+    group wrote, and values that were signed for another key.
     """
 
     def __init__(self, store: Store, secret: Secret) -> None:
@@ -73,8 +74,8 @@ class SignedStore:
         self.inner.set(key, self._signature(key, value) + value)
 
     def set_once(self, key: str, value: bytes) -> bytes:
-        """Put a value under a key, unless a rank of the group has already put one there. Return the value that the key
-        then has."""
+        """Put a value under a key, unless a rank of the group has already put a value there. Return the value that the
+        key then has."""
         signed, known = self._signature(key, value) + value, b""
         while True:
             there = bytes(self.inner.compare_set(key, known, signed))
@@ -84,22 +85,23 @@ class SignedStore:
                     # Nobody replaces the value now. In torch 2.5, compare_set alone does not wake ranks that wait.
                     self.inner.set(key, signed)
                 return found
-            # Replace a stranger's value. If it is gone by now, the store returns the expected value.
+            # Replace a value from outside the group. If that value is gone, the store returns the expected value.
             known = b"" if there == known else there
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Wait until every key has a value, and return the values. If a value does not have the signature of a rank
-        of the group, None takes its place."""
+        """Wait until every key has a value, and return the values. A value without the signature of a rank of the
+        group is returned as None."""
         values = self.inner.multi_get(list(keys))
         return [self._checked(key, bytes(value)) for key, value in zip(keys, values, strict=True)]
 
     def find(self, key: str) -> bytes | None:
-        """Return the current value of a key. Return None if it has no value, or one that no rank of the group
-        signed."""
+        """Return the current value of a key, or None if the key has no value or its value was not signed by a rank of
+        the group."""
         return self.read([key])[0] if self.inner.check([key]) else None
 
     def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
-        """Wait until all keys have values, signed or not. Raises RuntimeError after the timeout."""
+        """Wait until every key has a value, whether or not the value is signed. Raises RuntimeError after the
+        timeout."""
         self.inner.wait(list(keys), timeout)
 
     def delete_key(self, key: str) -> None:
@@ -124,7 +126,8 @@ def first_line(error: Exception) -> str:
 class Meeting:
     """The data that ranks need to form a group: the address of the store that rank 0's process serves, and a secret.
 
-    Whoever has this data counts as a rank. So it is passed only to the ranks, through Ray, which also starts them.
+    Every process that has this data is treated as a rank. So the data is passed only to the ranks, through Ray, which
+    also starts them.
     """
 
     host: str
@@ -140,8 +143,8 @@ _served: dict[Meeting, TCPStore] = {}
 
 
 def open_meeting(host: str, port: int, timeout: float) -> Meeting:
-    """Serve a store in this process, which will be rank 0. It listens only at this address. Port 0 means any free
-    port.
+    """Start a store server in this process, which will be rank 0. The server listens only on `host`. Port 0 means any
+    free port.
 
     `host` is an address of this machine that the other ranks can reach. It is IPv4, or IPv6 with or without brackets.
     Raises GroupError if the port is in use, or if this machine does not have the address.
@@ -154,7 +157,7 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
             subject="weight sync",
             found=f"rank 0 cannot serve the group's messages at {asked}: {first_line(error)}",
             fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free port; if the address "
-            "is wrong, set it with `ray start --node-ip-address`",
+            "is incorrect, set it with `ray start --node-ip-address`",
         ) from error
     meeting = replace(asked, port=store.port)
     _served[meeting] = store
@@ -162,8 +165,8 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
 
 
 def serve(host: str, port: int, timeout: float) -> TCPStore:
-    """Serve a store in this process. It listens only at this address, while torch by default listens on all
-    interfaces.
+    """Start a store server in this process. The server listens only on `host`, whereas torch's server by default
+    listens on all interfaces.
 
     Raises OSError or RuntimeError if the port is in use, or if this machine does not have the address.
     """
@@ -201,14 +204,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStore:
-    """Return the store of a meeting. In it, all keys have a prefix that only the ranks of the group know.
+    """Return the group's store. All keys in the store have a prefix that only the ranks of the group know.
 
-    torch puts values of its own under such keys, and HCCL uses these values to make its connections. We cannot sign
-    these values. Strangers do not know the keys, unless their version of torch can list all keys.
-    `communicator.prove` detects a replaced value.
+    torch stores its own values under such keys, and HCCL uses these values to establish its connections. We cannot
+    sign these values. Processes outside the group do not know the keys, unless their version of torch can list all
+    keys. `communicator.prove` detects a replaced value.
 
-    Rank 0 gets the store that this process serves, and the other ranks get a connection to it. Raises GroupError if
-    there is no store at the address.
+    Rank 0 gets the store that this process serves, and the other ranks get a connection to that store. Raises
+    GroupError if there is no store at the address.
     """
     from torch.distributed import PrefixStore, TCPStore
 
@@ -227,21 +230,21 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStor
         raise GroupError(
             subject=f"weight sync group {group!r}",
             found=f"rank {rank} cannot reach rank 0 at {meeting}: {first_line(error)}",
-            fix="see the error of rank 0, which has ended or given up, or find out why this rank came late",
+            fix="check the error of rank 0, which has exited or aborted, or find out why this rank came late",
         ) from error
     return SignedStore(PrefixStore(prefix, store), meeting.secret)
 
 
-# After its own failure, a rank does not wait for the whole timeout to learn what the others saw.
+# After its own failure, a rank waits only for this time, instead of the whole timeout, for the other ranks' messages.
 _GRACE = 10.0
 _SILENT = b"\0silent"
-_PAUSE = 0.05  # seconds between two looks at a key that a stranger wrote
+_PAUSE = 0.05  # seconds between two reads of a key that a process outside the group wrote
 
 
 class Messages:
     """The messages of a group, as one rank sees them.
 
-    The store has each message under `topic/rank`. All methods raise GroupError if the store is gone.
+    The store contains each message under `topic/rank`. All methods raise GroupError if the store is gone.
     """
 
     def __init__(self, store: SignedStore, group: str, rank: int, size: int, timeout: float) -> None:
@@ -268,8 +271,8 @@ class Messages:
     def exchange(self, topic: str, message: bytes, limit: float | None = None) -> list[bytes]:
         """Send `message` to all ranks. Return the messages of all ranks, in the order of the ranks.
 
-        If some ranks send nothing within `limit` seconds (default: the group's timeout), raises a GroupError that
-        names them. If such a rank sends its message later, it gets the same error.
+        If some ranks send no message within `limit` seconds (default: the group's timeout), raises a GroupError that
+        names them. If one of these ranks sends its message later, that rank raises a GroupError, too.
         """
         limit = self._timeout if limit is None else limit
         keys = [f"{topic}/{rank}" for rank in range(self._size)]
@@ -290,15 +293,16 @@ class Messages:
         raise GroupError(
             subject=self._subject,
             found=f"{names} did not answer {topic!r} within {limit:g} s",
-            fix="look for the error of each silent process, which has ended, is hanging, or came late",
+            fix="check the log of each of these processes, which has exited, is hanging, or came late",
             override=WAIT_LONGER if limit == self._timeout else "",
         ) from timed_out
 
     def let_others_read(self, topic: str, silent: Sequence[int] = ()) -> None:
-        """Call this function before raising an error about `topic`. Rank 0 then keeps the store until all ranks have
-        read the messages about `topic`.
+        """Keep the store available until all ranks have read the messages about `topic`. Call this method before you
+        raise an error about `topic`.
 
-        Otherwise, the error might end rank 0, and the store with it. This function raises no error.
+        On rank 0, the method waits for the other ranks; otherwise, the error might end rank 0, whose process serves
+        the store. The method raises no error.
         """
         with contextlib.suppress(RuntimeError):
             if self._rank:
@@ -309,7 +313,7 @@ class Messages:
                 )
 
     def so_far(self, topic: str) -> dict[int, bytes]:
-        """Return the messages that have been sent on a topic so far, as a mapping from ranks to messages. The mapping
+        """Return the messages that ranks have sent on a topic so far, as a mapping from ranks to messages. The mapping
         is empty if the store is gone."""
         messages = {}
         with contextlib.suppress(RuntimeError):
@@ -325,7 +329,7 @@ class Messages:
             self._signed.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Wait for a rank to put a value under `key`, and return the value. Raises GroupError if no value comes in
+        """Wait for a rank to put a value under `key`, and return the value. Raises GroupError if no value arrives in
         time."""
         try:
             return self._collect([key], self._timeout)[0]
@@ -333,7 +337,7 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 found=f"no rank sent {key!r} in time: {first_line(error)}",
-                fix="look for the errors of the other ranks",
+                fix="check the errors of the other ranks",
                 override=WAIT_LONGER,
             ) from error
 
@@ -344,25 +348,25 @@ class Messages:
                 self._signed.delete_key(f"{topic}/{self._rank}")
 
     def give_up(self, key: str, reason: str) -> None:
-        """Tell the ranks that check `key` why this rank gives up. If another rank has already given a reason under
-        `key`, that reason stays."""
+        """Publish the reason why this rank aborts, so that the ranks that check `key` can read the reason. If another
+        rank has already published a reason under `key`, keep that reason."""
         with self._store_errors_explained(key):
             self._signed.set_once(key, f"{self.describe(self._rank)}: {reason}".encode())
 
     def look(self, key: str) -> None:
-        """Raise GroupError if a rank has given up under `key`, or if the store is gone."""
+        """Raise GroupError if a rank has aborted and published its reason under `key`, or if the store is gone."""
         with self._store_errors_explained(key):
             reason = self._signed.find(key)
         if reason is not None:
             raise GroupError(
                 subject=self._subject,
-                found=f"another rank has given up: {reason.decode()}",
+                found=f"another rank aborted: {reason.decode()}",
                 fix="fix the error of that rank first",
             )
 
     def leave(self) -> None:
-        """Announce that this rank leaves. On rank 0, return only after all others have left, because they need the
-        store."""
+        """Announce that this rank leaves. On rank 0, return only after all other ranks have left, because they need
+        the store."""
         self.put(f"left/{self._rank}", b"")
         if self._rank:
             return
@@ -372,7 +376,7 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 found=f"a rank did not leave the group within {self._timeout:g} s: {first_line(error)}",
-                fix="look for the errors of the other ranks",
+                fix="check the errors of the other ranks",
                 override=WAIT_LONGER,
             ) from error
 
@@ -382,7 +386,7 @@ class Messages:
 
     @property
     def store(self) -> Store:
-        """The store without signatures, over which a communicator is made. Raises GroupError after `close`."""
+        """The store without signatures, which is used to create a communicator. Raises GroupError after `close`."""
         return self._signed.inner
 
     @property
@@ -391,12 +395,13 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 found="the group is closed",
-                fix="make the group again before the next weight sync",
+                fix="re-create the group before the next weight sync",
             )
         return self._open_store
 
     def _mark_silent(self, keys: Sequence[str]) -> None:
-        """Put answers in place of the ranks that sent nothing, so that all ranks stop waiting at the same time."""
+        """Put answers under the keys of the ranks that sent no message, so that all ranks stop waiting at the same
+        time."""
         for key in keys:
             self._signed.set_once(key, _SILENT)
 
@@ -426,15 +431,13 @@ class Messages:
                 "ignores the message and waits for the real one"
             )
             if time.monotonic() > deadline:
-                raise RuntimeError(
-                    f"these keys were written only by a process outside of this job: {', '.join(strange)}"
-                )
+                raise RuntimeError(f"only processes outside of this job wrote to these keys: {', '.join(strange)}")
             time.sleep(_PAUSE)
 
     @contextlib.contextmanager
     def _store_errors_explained(self, topic: str) -> Iterator[None]:
-        """In this context, turn each error of the store into a GroupError that names the rank that serves the
-        store."""
+        """Context manager that turns each error of the store into a GroupError. The GroupError names the rank that
+        serves the store."""
         try:
             yield
         except GroupError:
@@ -442,7 +445,7 @@ class Messages:
         except RuntimeError as error:
             raise GroupError(
                 subject=self._subject,
-                found=f"{self.describe(0)}, which serves the group's messages, is gone (at {topic!r}: "
-                f"{first_line(error)})",
-                fix="look for the error of this process",
+                found=f"{self.describe(0)} is gone (at {topic!r}: {first_line(error)}), and this process served the "
+                "group's messages",
+                fix="check the log of that process for an error",
             ) from error

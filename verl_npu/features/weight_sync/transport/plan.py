@@ -1,5 +1,4 @@
-"""The plan of a sync: buckets, in which tensors are packed into a few large messages, and two buffers for the
-buckets."""
+"""The plan of a sync: the buckets that pack tensors into a few large messages, and two buffers for the buckets."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
 ALIGNMENT = 512
 
 
-# From this size on, a separate message costs less than a copy. The right size for a real NPU is not known.
+# From this size, a separate message costs less than a copy. The best size for a real NPU is unknown.
 LARGE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket, which is sent as one message: its tensors, and the offset of each in bytes."""
+    """A group of tensors that is sent as one message, and the offset of each tensor in bytes."""
 
     specs: tuple[Spec, ...]
     offsets: tuple[int, ...]
@@ -31,7 +30,7 @@ class Bucket:
     direct: bool
     """Whether the bucket is a single tensor that is sent from its own memory without being copied."""
     drawn: tuple[Spec, ...]
-    """The tensors that rank 0 draws from the weights for this bucket, in order. They include tied and empty tensors,
+    """The tensors that rank 0 takes from the weights for this bucket, in order. They include tied and empty tensors,
     which are not sent."""
 
     @property
@@ -44,7 +43,7 @@ def divide(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Buc
     """Divide the tensors, in order, into buckets of at most `limit` bytes.
 
     Tied tensors are sent once, under one of their names, and empty tensors are not sent. A large tensor gets its own
-    bucket and is not copied.
+    bucket and is sent without being copied.
     """
     buckets: list[Bucket] = []
     specs: list[Spec] = []
@@ -66,7 +65,7 @@ def divide(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Buc
         if spec.name in tied or spec.nbytes == 0:
             drawn.append(spec)
             continue
-        # Rank 0 sends tensors in the order in which it draws them.
+        # Rank 0 sends tensors in the order of the weights.
         if large or start + spec.nbytes > limit:
             close()
             start = 0
@@ -89,8 +88,8 @@ def views(bucket: Bucket, buffer: torch.Tensor) -> list[torch.Tensor]:
 
 
 def find_tied(tensors: Iterable[Weight]) -> dict[str, str]:
-    """Find tensors that share memory. Return their additional names:
-    `{name: the name under which the tensor is sent}`."""
+    """Find tensors that share memory. Return a mapping from each additional name of such a tensor to the name that is
+    sent."""
     seen: dict[Hashable, str] = {}
     tied: dict[str, str] = {}
     for name, tensor in tensors:
@@ -105,10 +104,10 @@ def find_tied(tensors: Iterable[Weight]) -> dict[str, str]:
 
 
 class Slots:
-    """Two buffers, which are used in turn, and the views of each bucket into one of them.
+    """Two buffers that are used alternately, and the views that show each bucket's tensors in one of the buffers.
 
-    Buffers and views are kept from sync to sync. With thousands of tensors, making the views takes longer than moving
-    the bytes.
+    Buffers and views are kept from sync to sync. With thousands of tensors, creating the views takes longer than
+    transferring the bytes.
     """
 
     __slots__ = ("_buckets", "_buffers", "_device", "_size", "_views")
@@ -124,8 +123,8 @@ class Slots:
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def buffer(self, index: int) -> torch.Tensor:
-        """Return memory of exactly the size of bucket `index`. The memory is part of a buffer or, if the bucket is
-        larger than a buffer, new memory."""
+        """Return a block of memory that is exactly as large as bucket `index`. The block is part of a buffer, or newly
+        allocated if the bucket is larger than a buffer."""
         import torch
 
         nbytes = self._buckets[index].nbytes
@@ -184,8 +183,8 @@ class History:
         return self.begun
 
     def metadata_of(self, entries: Sequence[Entry]) -> Metadata:
-        """Return the metadata for these entries. If nothing has changed, return the last metadata, because its digest
-        is expensive."""
+        """Return the metadata for these entries. If the entries have not changed, return the previous metadata,
+        because computing the metadata's digest is expensive."""
         if self._metadata is None or self._entries != entries:
             self._entries, self._metadata = list(entries), Metadata.of(entries)
         return self._metadata

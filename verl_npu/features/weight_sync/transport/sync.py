@@ -1,12 +1,13 @@
 """One weight sync in a group: agree on the weights, move them bucket by bucket, and agree that they arrived.
 
-    rank                         1. announcement         2. buckets            3. verdict
-    0, the source (`send`)       digest, ties, sizes     broadcasts            sent or not
-    other trainers (`follow`)    digest                  draw their shards     drawn or not
-    rollouts (`receive`)         digest                  receive and load      loaded or not
+    rank                         1. announcement         2. buckets            3. verdict 0, the source (`send`)
+    digest, ties, sizes     broadcasts            sent or not other trainers (`follow`)    digest                  draw
+    their shards     drawn or not rollouts (`receive`)         digest                  receive and load      loaded or
+    not
 
-A rank that fails says so in its message of step 1 or 3, so that every rank raises an error with the reason. If a rank
-sends no message, the error names that rank. An engine is closed from its first load until all verdicts are good.
+A rank that fails reports the reason in its message of step 1 or 3, so that every rank raises an error with the reason.
+If a rank sends no message, the error names that rank. From its first load until all verdicts are good, an engine is
+closed: it runs no batches.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The message that a rank sends before a sync. Rank 0's message also has the tied tensors and the settings of the
-    sync."""
+    """The message that a rank sends before a sync. Rank 0's message also contains the tied tensors and the settings of
+    the sync."""
 
     digest: str | None = None
     """The digest of the metadata that this rank expects. None if it accepts any metadata from rank 0."""
     error: str | None = None
-    """The reason why this rank cannot begin the sync. None if it can."""
+    """The reason why this rank cannot begin the sync. None if this rank can begin."""
     tied: dict[str, str] = field(default_factory=dict)
     bucket_bytes: int = 0
     check: Check = Check.NONE
@@ -52,7 +53,7 @@ class Announcement:
 
     @classmethod
     def decode(cls, message: bytes) -> Announcement:
-        """Read an announcement from a message."""
+        """Read an announcement (a rank's message before a sync) from bytes."""
         fields = json.loads(message)
         return cls(**{**fields, "check": Check(fields["check"])})
 
@@ -62,7 +63,7 @@ def agree(
 ) -> tuple[Metadata, Announcement]:
     """Exchange announcements. Return the metadata that all ranks share, and the announcement of rank 0.
 
-    If a rank cannot begin, or if the ranks expect different parameters, raises WeightSyncError on all ranks.
+    All ranks raise WeightSyncError if one of them cannot begin the sync, or if the ranks expect different parameters.
     """
     topic, messages = f"{number}/metadata", group.messages
     announced = [Announcement.decode(message) for message in messages.exchange(topic, announcement.encode())]
@@ -71,8 +72,9 @@ def agree(
             messages.let_others_read(topic)
             raise WeightSyncError(
                 subject=f"weight sync {number} of group {group.name!r}",
-                found=f"{group.describe(rank)} could not begin: {other.error}",
-                fix="fix the error of that rank. No engine has loaded weights of this sync",
+                found=f"{group.describe(rank)} could not start the sync, so no engine has loaded new weights: "
+                f"{other.error}",
+                fix="fix the error of that rank",
             )
     digests = {rank: other.digest for rank, other in enumerate(announced) if other.digest is not None}
     source = digests[0]
@@ -87,7 +89,7 @@ def agree(
             subject=f"weight sync {number} of group {group.name!r}",
             expected="the same parameters on all ranks",
             found=str(disagreement({rank: lists[digest] for rank, digest in digests.items()}, group.describe)),
-            fix="give the trainer and the rollout the same model and dtype. No engine has loaded weights of this sync",
+            fix="use the same model and dtype for the trainer and the rollout. No engine has loaded new weights",
         )
     if metadata is None:
         if last is not None and last.digest == source:
@@ -97,7 +99,8 @@ def agree(
 
 
 def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> Plan:
-    """Divide the tensors into buckets as rank 0 announced. If nothing has changed, return the last plan."""
+    """Divide the tensors into buckets, with the settings in rank 0's announcement. If nothing has changed, return the
+    previous plan."""
     tied, limit, check = announcement.tied, announcement.bucket_bytes, announcement.check
     last = group.history.plan
     if last is not None and (last.metadata.digest, last.tied, last.bucket_bytes) == (metadata.digest, tied, limit):
@@ -117,43 +120,44 @@ class Engine(Protocol):
     """The rollout engine of one rank. The engine receives the weights."""
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Close the engine, and load these tensors. They are views whose values change after this call returns."""
+        """Close the engine, so that it runs no batches, and load these tensors. They are views whose values change
+        after this call returns, so copy the values."""
         ...
 
     def open(self) -> None:
-        """Let the engine accept requests again, because all weights have arrived."""
+        """Allow the engine to run batches again, because all weights have arrived."""
         ...
 
     def expect(self, weights: Sequence[Weight]) -> None:
-        """Record, for the proof, the tensors that are loaded next."""
+        """Record the tensors that are about to be loaded, so that `prove` can check them."""
         ...
 
     def prove(self) -> str:
-        """Prove that the engine holds the loaded weights. Return the proof as text. Raises WeightSyncError if the
-        engine holds other weights."""
+        """Prove that the engine holds the loaded weights. Return the proof as a string. Raises WeightSyncError if the
+        engine's weights differ from the loaded weights."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of the check on one rank. Its fields are empty if the user asked for no check."""
+    """The result of the check on one rank. Its fields are empty if the user did not request a check."""
 
     digest: str | None = None
     """The SHA-256 over the names of all tensors and the checksums of all buckets."""
     held: str = ""
-    """The proof about the engine's weights, as text."""
+    """The proof of the engine's weights, as a string."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moving:
-    """A bucket that is being moved."""
+    """A bucket whose transfer is in progress."""
 
     buffer: torch.Tensor
     checksum: torch.Tensor | None
     works: tuple[Work, ...]
 
     def wait(self, group: Group, number: int) -> None:
-        """Wait for the bucket's broadcasts in the sync with this number. Raises the errors of `Group.finish`."""
+        """Wait for the bucket's broadcasts in sync `number`. Raises the same errors as `Group.finish`."""
         for work in self.works:
             group.finish(work, number)
 
@@ -196,8 +200,8 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
 def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> CheckResult:
     """Receive all buckets, and load them into `engine`.
 
-    Raises TransferError if the received weights differ from the sent weights. Raises WeightSyncError if the engine
-    holds other weights afterwards.
+    Raises TransferError if the received weights differ from the sent weights. Raises WeightSyncError if the engine's
+    weights then differ from the received weights.
     """
     sums: list[torch.Tensor] = []
     aliases = plan.aliases()
@@ -226,7 +230,7 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Ch
     digest = _digest_of(plan, sums)
     sent = group.messages.get(f"sha/{number}").decode()
     if digest != sent:
-        raise _altered(f"weights with the SHA-256 {sent}, which rank 0 sent", f"weights with the SHA-256 {digest}")
+        raise _altered(f"weights with the SHA-256 {sent}, as sent by rank 0", f"weights with the SHA-256 {digest}")
     return CheckResult(sent, engine.prove())
 
 
@@ -266,9 +270,7 @@ def _verify(index: int, bucket: Bucket, arrived: _Moving) -> None:
     if arrived.checksum is None or torch.equal(arrived.checksum.cpu(), checksum_of(arrived.buffer).cpu()):
         return
     names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
-    raise _altered(
-        "the bytes that rank 0 sent", f"bucket {index} ({names}) with other bytes, because its checksum differs"
-    )
+    raise _altered("the bytes that rank 0 sent", f"bucket {index} ({names}) with a different checksum")
 
 
 def _altered(expected: str, found: str) -> TransferError:
@@ -276,7 +278,7 @@ def _altered(expected: str, found: str) -> TransferError:
         subject="received weights",
         expected=expected,
         found=found,
-        fix="check the links between these NPUs and HCCL's own log, because bytes changed on the way",
+        fix="check the links between these NPUs and HCCL's own log, because bytes changed in transit",
     )
 
 
@@ -303,8 +305,8 @@ class Outcome:
 
 @contextlib.contextmanager
 def preparing(group: Group) -> Iterator[None]:
-    """A context for a rank's preparation before a sync. If an error occurs in it, all ranks are told, and it is
-    raised.
+    """Context manager for a rank's preparation before a sync. If an error occurs within the `with` block, notify all
+    ranks, and raise the error again.
 
     Raises GroupError if the group is broken.
     """
@@ -329,8 +331,8 @@ def send(
 ) -> Outcome:
     """Send the weights, as rank 0.
 
-    The weights are drawn in the order of `metadata`. Even after a failure they are drawn to the end, because other
-    ranks may have to draw their shards at the same time. Raises WeightSyncError if the ranks disagree, TransferError
+    The weights are consumed in the order of `metadata`. Even after a failure, the iterator is exhausted, because other
+    ranks may have to gather their shards at the same time. Raises WeightSyncError if the ranks disagree, TransferError
     if the weights did not arrive on every rank, and GroupError if a rank is gone.
     """
     drawn = iter(weights)
@@ -345,9 +347,10 @@ def send(
 
 
 def follow(group: Group, metadata: Metadata, weights: Iterable[Weight]) -> Outcome:
-    """Take part in a sync as a trainer that sends nothing. Draw and check the tensors at the same time as rank 0.
+    """Take part in a sync as a trainer that sends nothing. Consume the tensors at the same time as rank 0, and check
+    them.
 
-    Raises the errors of `send`.
+    Raises the same errors as `send`.
     """
     drawn = iter(weights)
 
@@ -362,10 +365,10 @@ def follow(group: Group, metadata: Metadata, weights: Iterable[Weight]) -> Outco
 
 
 def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
-    """Receive the weights into `engine`. `metadata` is what this rank expects. With None, it accepts any metadata from
-    rank 0.
+    """Receive the weights into `engine`. `metadata` describes the weights that this rank expects. If it is None, this
+    rank accepts any metadata from rank 0.
 
-    The engine is opened again only if no rank failed. Raises the errors of `send`.
+    The engine runs batches again only if no rank failed. Raises the same errors as `send`.
     """
 
     def move(plan: Plan, number: int) -> CheckResult:
@@ -409,7 +412,7 @@ def _run(
 
 
 def _conclude(group: Group, number: int, failure: Exception | None, drain: Callable[[], None] | None) -> None:
-    """Do step 3, the verdict. Return only if every rank reports success."""
+    """Run step 3, the verdict. Return only if every rank reports success."""
     topic, verdict = f"{number}/done", b""
     if failure is not None:
         verdict = f"{type(failure).__name__}: {failure}".encode()

@@ -1,4 +1,4 @@
-"""The tensors of a sync: their metadata, on which all ranks must agree, drawing them from the trainer, and their
+"""The tensors of a sync: their metadata, which must match on all ranks, their retrieval from the trainer, and their
 digests."""
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Entry: TypeAlias = "tuple[str, Iterable[int], torch.dtype]"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The name, shape, and dtype of one parameter. `dtype` is torch's name without `torch.`."""
+    """The name, shape, and dtype of one parameter. `dtype` is the name of the torch dtype without the prefix
+    `torch.`."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,8 +46,8 @@ class Spec:
 
 
 class Metadata:
-    """The parameters of a sync, in order, and a digest. Two ranks have the same digest only if they agree on all
-    parameters."""
+    """The parameters of a sync, in order, and a digest of them. Two ranks have the same digest only if all their
+    parameters match."""
 
     __slots__ = ("digest", "specs")
 
@@ -64,7 +65,7 @@ class Metadata:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Metadata:
-        """Make the metadata from the list of a trainer. Raises WeightSyncError if a name occurs twice."""
+        """Create the metadata from the list of a trainer. Raises WeightSyncError if a name occurs twice."""
         return cls(
             Spec(name, tuple(int(extent) for extent in shape), str(dtype).removeprefix("torch."))
             for name, shape, dtype in entries
@@ -72,7 +73,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, text: str) -> Metadata:
-        """Read metadata from the text that `as_json` returns."""
+        """Read metadata from the string that `as_json` returns."""
         return cls(Spec(name, tuple(shape), dtype) for name, shape, dtype in json.loads(text))
 
     def as_json(self) -> str:
@@ -86,7 +87,7 @@ class Metadata:
         return iter(self.specs)
 
     def differences(self, other: Metadata, mine: str, others: str) -> list[str]:
-        """Return a line for each difference. `mine` and `others` are the names of the two sides in these lines."""
+        """Return one line for each difference. `mine` and `others` are the names of the two ranks in these lines."""
         left = {spec.name: spec for spec in self.specs}
         right = {spec.name: spec for spec in other.specs}
         lines = [f"{name}: on {mine}, but not on {others}" for name in left if name not in right]
@@ -103,8 +104,8 @@ class Metadata:
 
 
 def disagreement(by_rank: Mapping[int, Metadata], describe: Callable[[int], str]) -> str | None:
-    """Describe how the metadata of the ranks differ from the metadata of rank 0. Return None if all ranks agree. All
-    ranks return the same text."""
+    """Describe how the metadata of the ranks differ from the metadata of rank 0. Return None if all ranks agree. The
+    result is the same on all ranks."""
     reference = by_rank[0]
     lines: list[str] = []
     for rank, metadata in sorted(by_rank.items()):
@@ -121,7 +122,8 @@ Weight: TypeAlias = "tuple[str, torch.Tensor]"
 
 
 def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]:
-    """Draw a tensor for each spec from `weights`. Raises WeightSyncError if a tensor differs from its spec."""
+    """Take one tensor for each spec from the iterator `weights`. Raises WeightSyncError if a tensor differs from its
+    spec."""
     drawn = list(itertools.islice(weights, len(specs)))
     for spec, (name, tensor) in zip(specs, drawn, strict=False):
         if name != spec.name or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
@@ -134,7 +136,7 @@ def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]
 
 
 def draw_no_more(weights: Iterator[Weight]) -> None:
-    """Raise WeightSyncError if there are more tensors than were announced."""
+    """Raise WeightSyncError if `weights` yields more tensors than were announced."""
     extra = next(weights, None)
     if extra is not None:
         raise _changed(extra[0], "only announced parameters", "a parameter that was not announced")
@@ -143,15 +145,16 @@ def draw_no_more(weights: Iterator[Weight]) -> None:
 def each(
     weights: Iterable[Weight] | AsyncIterable[Weight], change: Callable[[str, torch.Tensor], torch.Tensor]
 ) -> Iterator[Weight] | AsyncIterator[Weight]:
-    """Return the weights, and pass each tensor through `change` when it is drawn. The result is asynchronous if
-    `weights` is."""
+    """Return an iterator over the weights that applies `change` to each tensor as it is consumed. The iterator is
+    asynchronous if `weights` is."""
     if isinstance(weights, AsyncIterable):
         return ((name, change(name, tensor)) async for name, tensor in weights)
     return ((name, change(name, tensor)) for name, tensor in weights)
 
 
 def exhaust(weights: Iterable[Weight]) -> None:
-    """Draw the remaining tensors, because the other trainers gather their shards at the same time."""
+    """Consume the remaining tensors. All trainers gather their shards together, so the other trainers would hang if
+    this rank stopped early."""
     for _ in weights:
         pass
 
@@ -174,7 +177,8 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
-    """Return two int64 sums over all bytes. The second sum changes if blocks of bytes are swapped."""
+    """Return two int64 checksums over all bytes. The second checksum depends on the order of the bytes, so it detects
+    swapped blocks."""
     import torch
 
     if buffer.storage_offset() % 8:
@@ -188,13 +192,14 @@ def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
 
 
 def digest_of(tensor: torch.Tensor) -> int:
-    """Return a 64-bit digest (XXH3) of a tensor's bytes, in order. It does not depend on shape, dtype, or device.
+    """Return a 64-bit digest (XXH3) of a tensor's bytes, in order. The digest does not depend on shape, dtype, or
+    device.
 
-    The digest detects faults. It does not protect against somebody who makes two tensors with the same digest on
-    purpose. Raises SettingError if the package xxhash is not installed.
+    The digest detects faults. It does not protect against deliberately constructed tensors with the same digest.
+    Raises SettingError if the package xxhash is not installed.
     """
     try:
-        # xxhash is not a dependency of ours: datasets needs it, and verl needs datasets.
+        # xxhash is not a dependency of verl-npu: datasets requires xxhash, and verl requires datasets.
         import xxhash
     except ImportError as error:
         check = environment.WEIGHT_SYNC_CHECK

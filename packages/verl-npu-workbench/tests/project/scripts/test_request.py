@@ -36,7 +36,7 @@ def test_settings_for_verl_are_passed_on() -> None:
         (["--steps", "many"], False, "'many'"),
         (["--npus", "-1"], False, "--npus"),
         (["--transformers", "new"], False, "--transformers"),
-        (["--verl", "."], False, "a folder with verl's source"),
+        (["--verl", "."], False, "the root of a verl source tree"),
         (["--colour"], False, "--colour"),
         (["--", "novalue"], False, "'novalue'"),
         (["--job", "chess"], True, "expected one of grpo"),
@@ -83,7 +83,7 @@ def test_checkout_stands_for_a_pin_by_its_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "words", "pin"),
-    [("0.7.0.dev", r"as ccd7d934 and v0\.7\.0 do.*with --pin", "v0.7.0"), ("3.0", "with --pin", "v0.6.1")],
+    [("0.7.0.dev", r"pins ccd7d934 and v0\.7\.0 have.*with --pin", "v0.7.0"), ("3.0", "with --pin", "v0.6.1")],
     ids=["of two pins", "of none"],
 )
 def test_checkout_of_a_version_that_is_not_one_pins_needs_a_pin(
@@ -184,7 +184,9 @@ def test_without_that_checkout_nothing_is_installed(
     monkeypatch.setenv(pins.SOURCE, str(tmp_path / named) if named else "")
     monkeypatch.setenv("VERL_NPU_VENVS", str(tmp_path / "venvs"))
     recipe = environment.Recipe(pins.PINS["796871d7"], None, "4.55.4", virtual=True, rollout="vllm-ascend")
-    with pytest.raises(BadInput, match=r"expected VERL_NPU_VLLM_ASCEND_SOURCE to be the folder of a checkout"):
+    with pytest.raises(
+        BadInput, match=r"expected VERL_NPU_VLLM_ASCEND_SOURCE to be the path of a vllm-ascend checkout"
+    ):
         environment.make(recipe)
     assert not (tmp_path / "venvs").exists()
 
@@ -196,7 +198,7 @@ def test_a_checkout_of_another_commit_is_refused(tmp_path: Path, monkeypatch: py
     for words in (["init", "-q"], ["add", "."], [*_AUTHOR, "commit", "-qm", "one"]):
         subprocess.run(["git", "-C", str(source), *words], check=True)
     monkeypatch.setenv(pins.SOURCE, str(source))
-    with pytest.raises(BadInput, match=r"found .*source, which is at [0-9a-f]{10}. Check out 1de16ead8e"):
+    with pytest.raises(BadInput, match=r"found .*source at [0-9a-f]{10}. Check out 1de16ead8e"):
         pins.engine_source(engine)
 
 

@@ -1,4 +1,4 @@
-"""Answers one question: read the kernels in some files, or compile some kernels of one file."""
+"""Handles one request: reads the kernels in some files, or compiles some kernels of one file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .strangers import strangers_in
 
 
 def main() -> None:
-    """Read the question from stdin, and write the answer to stdout."""
+    """Read the request from stdin, and write the response to stdout."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     question = json.load(sys.stdin)
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _read(loader: Loader, question: Mapping[str, Any]) -> dict[str, object]:
-    """Return all kernels in some files, each with arguments that it could be launched with."""
+    """Return all kernels in some files, each with arguments that it can be launched with."""
     kernels: list[dict[str, object]] = []
     unread: list[dict[str, object]] = []
     for name in question["files"]:
@@ -106,7 +106,7 @@ def _returns(node: ast.FunctionDef) -> bool:
 
 
 def unwrapped(value: Any) -> tuple[Any, list[object], dict[str, guessing.Heuristic]]:
-    """Return the JITFunction that a kernel's decorators wrap, its configurations, and its heuristics."""
+    """Unwrap a kernel's decorators. Return the JITFunction, the configurations, and the heuristics."""
     configs: list[object] = []
     values: dict[str, guessing.Heuristic] = {}
     for _ in range(10):

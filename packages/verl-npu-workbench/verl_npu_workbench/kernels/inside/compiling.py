@@ -38,7 +38,7 @@ succeeded."""
 
 
 class Machine:
-    """A stand-in for the NPU that answers the compiler's questions about it."""
+    """A stand-in for the NPU that provides the properties that the compiler queries."""
 
     def __init__(self, arch: str, cores: int) -> None:
         self.arch, self.cores = arch, cores
@@ -76,7 +76,7 @@ class Driver:
 
 
 def prepare(soc: Mapping[str, Any], scratch: Path, version: str) -> Machine:
-    """Make triton-ascend believe that this machine has the NPU `soc` and that hivmc is installed."""
+    """Set up this process so that triton-ascend detects the NPU `soc` and an installed hivmc."""
     for name in ("hivmc", "hivmc-a5"):
         program = scratch / name
         program.write_text(_STUB.format(version=version))
@@ -94,8 +94,8 @@ def backend() -> ModuleType:
 
 
 def in_child(task: Callable[[], Mapping[str, object]], limits: Mapping[str, float]) -> dict[str, object]:
-    """Call `task` in a child process with limits, and return the answer of `task`. If there is no answer, return a
-    verdict that says how the process ended."""
+    """Call `task` in a child process with limits, and return the result of `task`. If there is no result, return a
+    verdict that states how the process exited."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -147,7 +147,7 @@ def _read(reader: int, seconds: float) -> tuple[bytes, bool]:
 
 
 def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mapping[str, Any]) -> dict[str, object]:
-    """Return the verdict on a kernel with these arguments."""
+    """Compile a kernel with these arguments, and return the verdict."""
     try:
         kernel.cache_key  # noqa: B018 - makes Triton record the globals that the kernel uses
     except Exception as error:
@@ -164,7 +164,7 @@ def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mappin
             other = _compile(kernel, near, options)
             if not _may_be_the_guess(other, near):
                 return {**_judged(kernel, other, near, options), "signature": near.signature}
-        # That the compiler refuses a guess says nothing about the kernel.
+        # If the compiler rejects a guess, this shows nothing about the kernel.
         found = {**found, "verdict": "not judged", "stage": "", "why": f"no guessed arguments fit it: {found['why']}"}
     return {**_judged(kernel, found, made, options), "signature": made.signature}
 
@@ -260,11 +260,11 @@ _SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]{0,300}\] flag = (
 
 
 def endless_wait(text: str) -> str:
-    """Describe a flag for which a kernel waits more often than the kernel sets it. Return an empty text if there is
-    no such flag.
+    """Describe a flag that a kernel waits on more often than the kernel sets it. Return an empty string if there is no
+    such flag.
 
-    `text` is the adapter's output. A kernel's matrix cores and vector cores run the same text. Flags inside a loop or
-    a condition are not counted, and a kernel that computes the number of a flag is not judged.
+    `text` is the adapter's output. A kernel's matrix cores and vector cores run the same code. Flags inside a loop or
+    a condition are not counted. A kernel that computes the ID of a flag at run time is not judged.
     """
     given: dict[str, list[str]] = {}
     certain: dict[str, bool] = {}
@@ -360,7 +360,8 @@ def _program_failure(stage: str, error: subprocess.CalledProcessError, recorder:
 
 
 def _first_error(said: str, before: str = ": ") -> str:
-    """Return the first line of a program's output that names an error, from `before` on. Empty if there is none."""
+    """Return the first line of a program's output, from `before` on, that names an error, or an empty string if there
+    is none."""
     lines = [re.sub(r"^(loc\(.*?\): )*", "", each).strip() for each in said.splitlines()]
     wrong = [each for each in lines if re.search(r"error: |Assertion|\[ERROR\]|LLVM ERROR|UNREACHABLE", each)]
     vague = ("Failed to run", "Executing:", "failed to run", "External hivmc")
@@ -369,7 +370,7 @@ def _first_error(said: str, before: str = ": ") -> str:
 
 
 def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
-    """Return the verdict for an error of the front end, with the error's message and its place in the source."""
+    """Return the verdict for an error of the front end, with the error's message and the location in the source."""
     strange = [name for value, _ in kernel.used_global_vals.values() for name in strangers_in(value)]
     inner, cause = error, error
     while cause is not None:
@@ -385,7 +386,8 @@ def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]
 
 
 def _missing_attribute(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
-    """Return the place at which a kernel uses the attribute that an AttributeError names. Empty if it is not found."""
+    """Return the source location that uses the attribute named in an AttributeError, or an empty string if it is not
+    found."""
     name = getattr(error, "name", None)
     for function in functions_reached(kernel):
         for node in ast.walk(ast.parse(function.src)):
@@ -435,7 +437,7 @@ def _short(text: str) -> str:
 
 
 def encoded(value: object) -> object:
-    """Return a constant as JSON. Raise ValueError if JSON cannot hold it."""
+    """Return the JSON representation of a constant. Raise ValueError if JSON cannot represent the constant."""
     tl = importlib.import_module("triton.language")
     if isinstance(value, tl.constexpr):
         return encoded(value.value)
@@ -449,7 +451,7 @@ def encoded(value: object) -> object:
 
 
 def decoded(value: object) -> object:
-    """Return the constant that `encoded` has turned into JSON."""
+    """Return the constant from the JSON representation that `encoded` created."""
     if isinstance(value, dict):
         tl = importlib.import_module("triton.language")
         return tl.dtype(value["dtype"]) if "dtype" in value else tuple(decoded(each) for each in value["tuple"])

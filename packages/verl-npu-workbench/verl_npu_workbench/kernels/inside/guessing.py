@@ -42,7 +42,7 @@ _MOST_VARIANTS = 24
 
 @dataclass
 class Use:
-    """How a function's body uses the function's parameters."""
+    """How a function's body uses each of the function's parameters."""
 
     pointers: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)
@@ -57,7 +57,7 @@ class Use:
 
 
 def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: int = 0) -> Use:
-    """Return how a function uses its parameters. `of` contains the functions that it may call."""
+    """Return how a function uses its parameters. `of` contains the functions that the function may call."""
     parameters = {each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
     assigned: dict[str, list[ast.expr]] = {}
     for node in ast.walk(function):
@@ -111,7 +111,7 @@ def _handed(call: ast.Call, function: ast.FunctionDef) -> Iterator[tuple[ast.exp
 def _roots(
     value: ast.expr, assigned: Mapping[str, list[ast.expr]], parameters: set[str], seen: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    """Yield the parameters that a pointer expression starts from. In a sum, that is the leftmost parameter."""
+    """Yield the parameters that a pointer expression starts from. In a sum, this is the leftmost parameter."""
     if isinstance(value, ast.Name):
         if value.id in parameters:
             yield value.id
@@ -224,7 +224,7 @@ class Parameter(Protocol):
 
 
 class Kernel(Protocol):
-    """The part of Triton's JITFunction that is used here."""
+    """The subset of Triton's JITFunction that this module uses."""
 
     fn: FunctionType
     src: str
@@ -253,14 +253,14 @@ def guess(
     given: Mapping[str, Known],
     values: Mapping[str, Heuristic],
 ) -> Guess:
-    """Return arguments that a kernel may be launched with.
+    """Guess arguments for a launch of a kernel.
 
     Args:
         kernel: Triton's JITFunction.
         use: how the kernel's body uses its parameters.
         config: the values that one of the kernel's configurations sets.
-        given: the arguments of a launch in the kernel's file.
-        values: the functions given to `triton.heuristics`; they are called last.
+        given: the arguments of a launch that was found in the kernel's source file.
+        values: the functions passed to `triton.heuristics`; they are called last.
     """
     made = Guess()
     ones = _ones([each.name for each in kernel.params])
@@ -301,7 +301,8 @@ def _is_constant(given: Known) -> bool:
 
 
 def _given_type(given: Known | None) -> str:
-    """Return the type of an argument in the file's launches. Empty if it is unknown or if launches differ."""
+    """Return the type of an argument in the file's launches, or an empty string if the type is unknown or if launches
+    differ."""
     if given is None or not given.sure:
         return ""
     if isinstance(given.value, Typed):
@@ -374,12 +375,12 @@ def _ones(names: list[str]) -> set[str]:
 
 
 def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, object]:
-    """Return the guesses on which an overflow depends, as a mapping from parameters to guesses. The result is empty
-    if the overflow depends on no guess.
+    """Return the guesses that an overflow depends on, as a mapping from parameters to guesses, or an empty mapping if
+    the overflow depends on no guess.
 
     Args:
-        made: the arguments with which the kernel overflows.
-        overflows: a function that tells whether the kernel also overflows with other arguments.
+        made: the arguments of the launch that overflows.
+        overflows: a function that returns whether the kernel also overflows with other arguments.
     """
     sizes = {name: value for name, value in made.constants.items() if name in made.guessed and value is not None}
     sizes = {name: value for name, value in sizes.items() if name not in made.ones}
@@ -398,7 +399,7 @@ def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, objec
 
 
 def variants(made: Guess, use: Use) -> Iterator[Guess]:
-    """Yield a guess, and then variants of it to try if the front end refuses the guess.
+    """Yield a guess, and then variants of the guess to try if the front end rejects the guess.
 
     The variants pass pointers that were None, invert flags, and widen or narrow floating-point and integer types.
     """

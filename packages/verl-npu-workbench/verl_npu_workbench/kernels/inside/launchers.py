@@ -37,7 +37,7 @@ CONDITION = "condition"
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of a kernel in the same file."""
+    """A kernel launch in the same file as the kernel."""
 
     given: Mapping[str, Known]
     """What is known about each parameter, by name."""
@@ -76,7 +76,8 @@ class _Reader:
     found: dict[str, list[Launch]] = field(default_factory=dict)
 
     def follow(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
-        """Follow the statements of a body. Return True if the body ends with a `return` or a `raise`."""
+        """Interpret the statements of a body without running them. Return whether the body ends with a `return` or a
+        `raise`."""
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 inner = {**scope, **_defaults(node, scope)} if isinstance(node, ast.FunctionDef) else dict(scope)
@@ -112,8 +113,8 @@ class _Reader:
         return ends and ends_otherwise
 
     def _maybe(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
-        """Follow statements that may or may not run. If they end with a `return` or a `raise`, discard the values that
-        they set."""
+        """Interpret statements that may or may not run. If the statements end with a `return` or a `raise`, discard
+        the values that they set."""
         inner = dict(scope)
         ends = self.follow(body, inner)
         if not ends:
@@ -219,7 +220,7 @@ _COMPUTED: Mapping[str, Callable[..., int]] = {
 
 
 def value_of(node: ast.expr, scope: Mapping[str, Known]) -> Known | None:
-    """Return the value or the type of an expression, as far as it is known. Return None if nothing is known."""
+    """Return the value or the type of an expression, as far as it is known, or None if nothing is known."""
     if isinstance(node, ast.Constant) and not isinstance(node.value, (bytes, complex)):
         return Known(node.value)
     if isinstance(node, ast.Name):
@@ -256,7 +257,7 @@ def _binary(node: ast.BinOp, scope: Mapping[str, Known]) -> Known | None:
 
 
 def _condition(node: ast.expr, scope: Mapping[str, Known]) -> Known | None:
-    """Return what is known about a unary operation or a comparison. If its value is unknown, only its type is
+    """Return the known facts about a unary operation or a comparison. If its value is unknown, only its type is
     returned."""
     unknown = Known(Typed(CONDITION), False)
     if isinstance(node, ast.UnaryOp):

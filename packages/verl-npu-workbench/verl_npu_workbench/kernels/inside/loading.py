@@ -30,8 +30,8 @@ _BODIES = ("body", "orelse", "finalbody")
 
 
 class Tuned:
-    """The result of our replacements for `triton.autotune` and `triton.heuristics`. The replacements keep their
-    arguments and tune nothing."""
+    """The result of verl-npu's replacements for `triton.autotune` and `triton.heuristics`. The replacements store
+    their arguments and tune nothing."""
 
     def __init__(self, fn: object, configs: list[object], values: dict[str, Heuristic]) -> None:
         self.fn, self.configs, self.values = fn, configs, values
@@ -62,7 +62,7 @@ class Loader:
         stand_in_for_tuning()
 
     def load(self, path: Path) -> Loaded:
-        """Read a file. Raise SyntaxError, OSError, or UnicodeDecodeError if it cannot be read."""
+        """Read a file. Raises SyntaxError, OSError, or UnicodeDecodeError if the file cannot be read."""
         path = path.resolve()
         if path in self.loaded:
             return self.loaded[path]
@@ -100,12 +100,13 @@ class Loader:
 
     def _run(self, found: Loaded, node: ast.stmt) -> None:
         code = compile(ast.Module([node], []), str(found.path), "exec", dont_inherit=True)
-        # The file's own output must not mix with the answer on stdout.
+        # The file's own output must not mix with the response on stdout.
         with contextlib.redirect_stdout(io.StringIO()):
             exec(code, vars(found.module))
 
     def _without_others(self, found: Loaded, node: ast.FunctionDef) -> bool:
-        """Define a kernel with only its `jit` decorator, so without its configurations. Return True if that worked."""
+        """Define a kernel with only its `jit` decorator, and therefore without its configurations. Return whether that
+        worked."""
         own = [each for each in node.decorator_list if is_jit(each)]
         if not own or len(own) == len(node.decorator_list):
             return False
@@ -184,8 +185,8 @@ def _strange_module(shown: str, whole: str) -> ModuleType:
 
 
 def stand_in_for_tuning() -> None:
-    """Replace autotune and heuristics by functions that only keep their arguments, because there is no device to tune
-    on."""
+    """Replace `autotune` and `heuristics` with functions that only store their arguments, because there is no device
+    to tune on."""
 
     def autotune(configs: Iterable[object], key: object = None, **_more: object) -> Callable[[object], Tuned]:
         return lambda fn: Tuned(fn, list(configs) if not isinstance(configs, Stranger) else [], {})

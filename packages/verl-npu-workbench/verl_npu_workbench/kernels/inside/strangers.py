@@ -11,9 +11,9 @@ from types import FunctionType
 
 
 class Stranger:
-    """A placeholder for a name that cannot be imported or whose definition failed.
+    """A stranger: a placeholder for a name that cannot be imported or whose definition failed.
 
-    Any operation on it succeeds and has no effect.
+    Any operation on the placeholder succeeds and has no effect.
     """
 
     def __init__(self, name: str) -> None:

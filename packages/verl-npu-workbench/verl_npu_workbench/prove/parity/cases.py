@@ -16,7 +16,7 @@ MODELS = ("qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison."""
+    """One comparison of a patched model on an NPU with the unpatched model on the host."""
 
     model: str
     batch: str

@@ -14,14 +14,14 @@ BFLOAT16_UNITS = 2
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference, divided by the largest expected number."""
+    """Return the largest absolute difference, divided by the largest absolute expected value."""
     largest = float(expected.abs().max())
     return float((found - expected).abs().max()) / max(largest, 1e-12)
 
 
 def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the name and the distance of every value of a case. Raise KeyError if one of the two sides lacks a
-    value."""
+    """Yield the name of each value of a case, and its distance from the expected value. Raises KeyError if a value is
+    missing on one side."""
     if found.keys() != expected.keys():
         raise KeyError(f"these values are only on one of the two sides: {sorted(found.keys() ^ expected.keys())}")
     for name, value in expected.items():
@@ -29,7 +29,7 @@ def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple
 
 
 def failures(found: dict[str, Any], expected: dict[str, Any], dtype: str) -> list[str]:
-    """Return a line for each value of a case that is too far from the reference, `expected`.
+    """Return a line for each value of a case whose distance from the reference, `expected`, is above its limit.
 
     In float32, the limit is a relative distance of 1e-5. In bfloat16, the reference is float32 with the same weights,
     and the limit for logits, gradients, and weights after the step is two units in the last place, or 1.5 times the

@@ -58,27 +58,27 @@ class Case:
     dtypes: tuple[str, ...] = FLOATS
     used_by: str = "the models"
     otherwise: str = ""
-    """What verl-npu does instead if the operator refuses. Empty if it has no fallback."""
+    """What verl-npu does instead if the operator rejects the call. Empty if verl-npu has no fallback."""
 
     def made(self, dtype: str) -> list[Tensor]:
-        """Return the inputs, on the host."""
+        """Return the inputs, as tensors on the host."""
         seed = zlib.crc32(self.name.encode())
         return [each.make(seed + place, dtype) for place, each in enumerate(self.inputs)]
 
     def on_npu(self, torch_npu: ModuleType, given: Tensors) -> Tensor | Tensors:
-        """Make the call on the NPU. Raise AttributeError if torch_npu does not have the operator."""
+        """Run the operator on the NPU. Raises AttributeError if torch_npu does not have the operator."""
         if self.call is None:
             return self.formula(*given)
         return self.call(getattr(torch_npu, self.operator), *given)
 
 
 def floats(*shape: int, scale: float = 1.0, positive: bool = False) -> Input:
-    """Return an input of normally distributed numbers."""
+    """Return an input whose values are normally distributed."""
     return Input(shape=shape, scale=scale, positive=positive)
 
 
 def whole(*shape: int, below: int) -> Input:
-    """Return an input of integers from 0 to `below` - 1."""
+    """Return an input whose values are integers from 0 to `below` - 1."""
     return Input(shape=shape, below=below)
 
 

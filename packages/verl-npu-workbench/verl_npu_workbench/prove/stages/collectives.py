@@ -29,7 +29,7 @@ _LONG = 0.3
 
 
 def run(setup: Setup) -> None:
-    """Make the checks for groups of 2, 4, 8, and 16 NPUs, and of all NPUs."""
+    """Run the checks for groups of 2, 4, 8, and 16 NPUs, and for all NPUs."""
     count = setup.npus()
     if count < 2:
         raise NotPossible("collectives need at least two NPUs, and this machine has only one")
@@ -212,11 +212,11 @@ def _killed(setup: Setup) -> str:
     seconds = time.monotonic() - began
     survivor, victim = ended
     if victim.status != -signal.SIGKILL:
-        raise RuntimeError(f"the last rank should have been killed by SIGKILL, but it {victim.how}")
+        raise RuntimeError(f"the test killed the last rank with SIGKILL, but the rank {victim.how}")
     if survivor.status is None:
         raise Wrong(
             f"the other rank is still waiting after {seconds:.0f} s",
-            f"the other rank to end about {_PATIENCE:g} s after a rank was killed",
+            f"the other rank exits about {_PATIENCE:g} s after a rank was killed",
         )
     if survivor.facts.get("went on"):
         raise Wrong("another rank continued as if the killed rank were alive", "an error or an end")

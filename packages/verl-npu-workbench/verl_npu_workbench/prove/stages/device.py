@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 
 def run(setup: Setup) -> None:
-    """Make the checks on every NPU in use."""
+    """Run the checks on every NPU in use."""
     for index in range(setup.npus()):
         for name, tried, meaning in (
             ("memory", _memory, "`torch.npu` reports wrong numbers for memory, by which verl sizes its caches"),
@@ -54,8 +54,8 @@ def _memory() -> str:
     left = torch.npu.memory_allocated() - before
     if taken < 8 * _MIB or left != 0 or not 0 < free <= total:
         raise Wrong(
-            f"after an allocation, {taken} B more were allocated; after it was freed, {left} B were still "
-            f"allocated; {free} of {total} B were free",
+            f"an allocation raised the allocated memory by {taken} B; after the tensor was deleted, {left} B were "
+            f"still allocated; {free} of {total} B were free",
             f"{8 * _MIB} B more, 0 B left",
         )
     return f"{taken} B for {8 * _MIB}; {free / (1 << 30):.2f} of {total / (1 << 30):.2f} GiB are free"

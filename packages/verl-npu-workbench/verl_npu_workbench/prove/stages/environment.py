@@ -24,8 +24,8 @@ _LOADED = f"import {_VERL}, sys, json; print(json.dumps([*sys.modules]))"
 
 
 def run(setup: Setup) -> None:
-    """Run a check for each finding of the doctor: first the findings that need no imports, then those about
-    imports."""
+    """Run a check for each finding of `verl-npu doctor`: first the findings that need no imports, then the findings
+    about imports."""
     _judge(setup)
     loaded = _loaded_by_verl() if is_installed("verl") else []
     probes = [probe for probe in PROBES if probe.level is Level.IMPORT]
@@ -38,13 +38,13 @@ def run(setup: Setup) -> None:
 
 
 def _judge(setup: Setup, *words: str) -> None:
-    """Run the doctor with these arguments, and make a check out of each finding."""
+    """Run `verl-npu doctor` with these arguments, and convert each finding into a check."""
     for finding in _findings(words):
         setup.record.check(finding["name"], partial(_judged, finding), finding["why"])
 
 
 def _loaded_by_verl() -> list[str]:
-    """Return the modules that `import verl` imports. Empty if the import fails."""
+    """Return the modules that `import verl` imports, or an empty list if the import fails."""
     done = _python("-c", _LOADED)
     try:
         return [str(name) for name in json.loads(done.stdout.splitlines()[-1])] if done.returncode == 0 else []
@@ -58,7 +58,7 @@ def _findings(words: Sequence[str]) -> list[Mapping[str, str]]:
         return [{key: str(value) for key, value in each.items()} for each in json.loads(done.stdout)]
     except ValueError:
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise RuntimeError(f"`verl-npu doctor` ended with status {done.returncode}: {last}") from None
+        raise RuntimeError(f"`verl-npu doctor` exited with status {done.returncode}: {last}") from None
 
 
 def _python(*words: str) -> subprocess.CompletedProcess[str]:

@@ -56,7 +56,7 @@ def _names() -> list[str]:
 
 
 def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
-    """Compute one side in a separate process, and return its results. Raise RuntimeError if it failed."""
+    """Compute one side in a separate process, and return its results. Raises RuntimeError if the process fails."""
     import torch
 
     path = setup.scratch / f"{side}.pt"
@@ -79,7 +79,7 @@ def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise RuntimeError(
-            f"the process of the side {side} ended with status {done.returncode}: {(lines or ['no output'])[-1]}"
+            f"the process for the side `{side}` exited with status {done.returncode}: {(lines or ['no output'])[-1]}"
         )
     return _loaded(torch, path)
 
@@ -113,7 +113,12 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
     figures["largest relative distance, unpatched on the NPU"] = max(plain.values())
     if unexplained:
         shown = "; ".join(unexplained[:3])
-        raise Wrong(f"{len(unexplained)} of {len(away)} tensors: {shown}", "as near as the unpatched model", figures)
+        raise Wrong(
+            f"{len(unexplained)} of {len(away)} tensors differ from the host more than the unpatched model does: "
+            f"{shown}",
+            "as near as the unpatched model",
+            figures,
+        )
     return f"tensors far from the host: {len(wrong)}, as far with the unpatched model on the NPU", figures
 
 

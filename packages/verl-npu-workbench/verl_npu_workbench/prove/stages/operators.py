@@ -1,5 +1,5 @@
-"""Checks operators in each type, forward and backward, against float64 on the host. It also records refusals and
-durations."""
+"""Checks operators in each dtype, forward and backward, against float64 on the host. It also records rejected calls
+and durations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _MEANING = "numbers of {used_by} would be wrong"
 
 
 def run(setup: Setup) -> None:
-    """Check each case in each of its dtypes, and then record refusals and run times."""
+    """Check each case in each of its dtypes, and then record unusual calls, which the operators may reject, and run
+    times."""
     setup.npus()
     import torch
 
@@ -58,7 +59,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     except RuntimeError as error:
         _observe(setup, case, dtype, said=described(error))
         if case.otherwise:
-            raise NotPossible(f"refused ({described(error)}); {case.otherwise}") from error
+            raise NotPossible(f"the operator rejected the call ({described(error)}); {case.otherwise}") from error
         raise
     results, over, largest, cpus = [], [], 0.0, 0.0
     for (name, its), (_, cpu), (_, true) in zip(found, host, exact, strict=True):
@@ -75,7 +76,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     if over:
         raise Wrong(
             "; ".join(over),
-            "about the same distance from the float64 result that the CPU has in the same dtype",
+            "an error relative to the float64 result that is about as large as the CPU's error in the same dtype",
             figures,
         )
     return (
@@ -87,8 +88,8 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
 def computed(
     formula: Callable[..., Tensor | Sequence[Tensor]], given: Sequence[Tensor], gradients: bool
 ) -> list[tuple[str, Tensor]]:
-    """Return the results of a call, and the gradients of a weighted sum of these results. Each tensor is returned with
-    its name."""
+    """Return the results of a call and the gradients of a weighted sum of these results, as pairs of name and
+    tensor."""
     import torch
 
     if gradients:
@@ -130,7 +131,7 @@ def _observe(setup: Setup, case: Case, dtype: str, results: Sequence[Result] = (
 
 
 def _refusals(setup: Setup) -> None:
-    """Make unusual calls and record their results. They run in a separate process, because a call may crash it."""
+    """Run unusual calls and record their results. The calls run in a separate process, because a call may crash it."""
     record = setup.scratch / "refusals.jsonl"
     deaths: dict[str, str] = {}
     while len(deaths) < _MOST_DEATHS and setup.left > 0:
@@ -150,7 +151,7 @@ def _refusals(setup: Setup) -> None:
             return
         if not recorded.beginning or recorded.beginning in deaths:
             last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-            raise RuntimeError(f"the process that makes unusual calls ended with status {done.returncode}: {last}")
+            raise RuntimeError(f"the process that tests unusual calls exited with status {done.returncode}: {last}")
         deaths[recorded.beginning] = ended = _end(done.returncode)
         name, case = json.loads(recorded.beginning)
         setup.record.observe(Observation(kind=Kind.OPERATOR, name=name, case=case, said=ended))

@@ -1,4 +1,4 @@
-"""The ranks of a stage: processes that start together, meet in a folder, and write one answer each.
+"""The ranks of a stage: processes that start together, find each other through a folder, and write one result each.
 
 Run as a program, this module is one rank: MODULE FUNCTION RANK SIZE FOLDER, and further arguments for the function.
 """
@@ -27,7 +27,7 @@ _GRACE = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One rank of a group, which joins the others and leaves an answer."""
+    """One rank of a group. A rank joins the other ranks, and writes its result into the group's folder."""
 
     number: int
     size: int
@@ -53,13 +53,13 @@ class Rank:
         return torch.distributed
 
     def answer(self, **facts: object) -> None:
-        """Write the rank's answer. It replaces an earlier answer."""
+        """Write the rank's result. It replaces an earlier result."""
         put(self.folder / f"rank{self.number}.json", json.dumps(facts).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a rank ended, and its answer."""
+    """How a rank's process exited, and the result that it wrote."""
 
     status: int | None
     """The rank's exit status. None if the rank did not end by itself and was ended."""
@@ -69,7 +69,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """A description of how the rank ended."""
+        """A description of how the rank's process exited."""
         if self.status is None:
             return "had not ended"
         if self.status < 0:
@@ -80,15 +80,15 @@ class Ended:
 def started(
     setup: Setup, name: str, size: int, called: tuple[str, str], seconds: float, words: Sequence[str] = ()
 ) -> list[Ended]:
-    """Start the ranks of a group, wait for all of them, and return how each ended.
+    """Start the ranks of a group, wait for all of them, and return how each rank exited.
 
     Args:
         setup: the stage's setup.
-        name: the name of the folder in which they meet.
+        name: the name of the folder that the ranks use to find each other.
         size: the number of ranks.
-        called: the module of this package and the function in it that each rank calls.
+        called: a module of this package, and the function in the module that each rank calls.
         seconds: the time limit.
-        words: further arguments for the function.
+        words: additional arguments for the function.
     """
     folder = setup.scratch / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def started(
 
 
 def all_well(ended: Sequence[Ended]) -> Mapping[str, object]:
-    """Return the answer of rank 0. Raise Wrong if any rank failed."""
+    """Return the result of rank 0. Raises Wrong if any rank failed."""
     wrong = [f"rank {number} {each.how}" for number, each in enumerate(ended) if each.status != 0]
     if wrong:
         raise Wrong("; ".join(wrong), "status 0 from all ranks")

@@ -1,7 +1,7 @@
-"""Calls operators with unusual or mixed types, and records each result or refusal.
+"""Calls operators with unusual or mixed types, and records each result or error.
 
-No verdict is given here. The records are used to judge virtual NPUs. Arguments after the usual ones of a stage name
-the calls that crashed an earlier process. These calls are not repeated.
+This module reports no verdict. The records are used to judge virtual NPUs. Arguments after the usual ones of a stage
+name the calls that crashed an earlier process. These calls are not repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STAGE_ARGUMENTS = 6
 
 
 def run(setup: Setup) -> None:
-    """Make each unusual call that did not crash an earlier process."""
+    """Run each unusual call, except the calls that crashed an earlier process."""
     setup.npus()
     import torch
 

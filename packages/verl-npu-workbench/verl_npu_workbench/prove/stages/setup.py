@@ -18,7 +18,7 @@ _PACKAGES = {"hydra": "hydra-core", "yaml": "PyYAML"}
 
 
 def require(*modules: str) -> None:
-    """Raise NotPossible if one of these modules is not installed."""
+    """Raise NotPossible if any of these modules is not installed."""
     for module in modules:
         if not is_installed(module):
             raise NotPossible(f"{_PACKAGES.get(module, module)} is not installed")
@@ -33,7 +33,7 @@ class Setup:
     asked: int
     """The number of NPUs that the stage may use. It is 0 for all."""
     ends: float
-    """The time at which the stage must end, on the clock `now`."""
+    """The time when the stage must end, on the clock `now`."""
     now: Callable[[], float]
     """A clock that returns the counted seconds."""
     recipe: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Setup:
 
     @property
     def left(self) -> float:
-        """The seconds that the stage has left."""
+        """The number of seconds that the stage has left."""
         return self.ends - self.now()
 
     @property
@@ -51,7 +51,7 @@ class Setup:
 
     @property
     def has_the_wheel(self) -> bool:
-        """Whether the NPUs are virtual but torch_npu is the real wheel."""
+        """Whether the NPUs are virtual and torch_npu is the official wheel."""
         import torch_npu
 
         return str(getattr(torch_npu, "__simulated__", "")).startswith("virtual NPUs under torch_npu")
@@ -64,13 +64,13 @@ class Setup:
         return str(torch.npu.get_device_name(0))
 
     def npus(self) -> int:
-        """Import torch_npu, and return the number of NPUs to use. Raise NotPossible if there are none."""
+        """Import torch_npu, and return the number of NPUs to use. Raises NotPossible if there are no NPUs."""
         try:
             import torch
 
             software.import_torch_npu()
         except (ImportError, AscendSoftwareError) as error:
-            raise NotPossible(f"torch cannot be imported with NPUs: {error}") from error
+            raise NotPossible(f"torch cannot be imported with NPU support: {error}") from error
         import torch_npu
 
         count = int(torch.npu.device_count())

@@ -1,9 +1,9 @@
 """Trains a small model with GRPO, using verl's own trainer, and compares the memory use with a plan that was made
 before.
 
-The trainer, the configuration, and the workers are the installed verl's. The model, the data, and the reward are those
-of a rehearsal. The rollout engine is the installed one. On virtual NPUs without an engine, transformers' `generate`
-replaces it.
+The trainer, the configuration, and the workers are the installed verl's. The model, the data, and the reward are
+created as in a rehearsal. The rollout engine is the installed one. On virtual NPUs without an engine, transformers'
+`generate` replaces it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ...jobs.job import compose
 from ...jobs.keys import ENGINE, NPUS
 from ...jobs.settings import Settings
 from ...jobs.trainer import Trainer, trainer_of, trainer_of_command, with_secrets
-from ...layers.running import compare_layers, lines_of
+from ...layers.report import lines_of
+from ...layers.running import compare_layers
 from ...processes import own_python
 from ...rehearse.outcome import Kind, judge
 from ...rehearse.preparation import Request
@@ -82,9 +83,9 @@ _SHORT: Mapping[str, object] = {
     "trainer.save_freq": -1,
     "trainer.logger": ["console"],
 }
-"""Changes to the user's own script, with which it takes only a few steps and saves nothing."""
+"""Changes to the user's own script that make it run only a few steps and save nothing."""
 _ALLOWED = 1.1
-"""The largest allowed ratio of a training's memory to the planned memory."""
+"""The largest allowed ratio of the memory of a training run to the planned memory."""
 _PEAK = "perf/max_memory_allocated_gb"
 _STEP = "timing_s/step"
 _GRADIENT = "actor/grad_norm"
@@ -101,7 +102,7 @@ _NO_PLAN = "it would be unknown whether a job fits before it runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """A training that is planned and then run."""
+    """A training run that is planned and then run."""
 
     trainer: Trainer
     """The trainer, as it is in the script."""
@@ -115,7 +116,7 @@ class _Training:
 
 
 def run(setup: Setup) -> None:
-    """Plan each training, record the plan, run the training, and compare both."""
+    """Plan each training run, record the plan, run the training, and compare the run with the plan."""
     npus = setup.npus()
     require("verl", "ray", "hydra", "yaml", "transformers")
     if setup.recipe:
@@ -138,11 +139,11 @@ def _said(made: Callable[[], _Training]) -> _Training:
     try:
         return made()
     except VerlNpuError as error:
-        raise Wrong(str(error), "a training that can be started") from error
+        raise Wrong(str(error), "a training job that can be started") from error
 
 
 def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: int) -> _Training:
-    """Return the training of a small model, scaled down like a job in a rehearsal."""
+    """Return the training run of a small model, scaled down like a job in a rehearsal."""
     if not is_installed(module):
         raise NotPossible(f"the installed verl has no {module}")
     if name != "grpo" and npus < 2:
@@ -152,7 +153,7 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
     job = compose(trainer_of_command(["python3", "-m", module, *settings], folder, {}), folder, unconfined=True)
     scaled = scale_down(job, name, Request(output=folder, steps=STEPS, npus=npus, unconfined=True))
     if not setup.simulated and any(change.key == ENGINE for change in scaled.changes):
-        raise NotPossible("no rollout engine for these NPUs is installed; install vllm with vllm-ascend")
+        raise NotPossible("no installed rollout engine supports these NPUs; install vllm and vllm-ascend")
     return _Training(
         trainer=job.trainer,
         settings=job.settings,
@@ -164,7 +165,7 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
 
 
 def _from_script(setup: Setup, script: Path, arguments: Sequence[str]) -> _Training:
-    """Return the training of the user's script at its full size, for a few steps."""
+    """Return the training run of the user's script at its full size, for a few steps."""
     tree = tree_of(script).resolve()
     captured = capture(script, tree, arguments, os.environ, unconfined=bool(why_none()))
     trainer = with_secrets(trainer_of(captured), os.environ)
@@ -191,7 +192,7 @@ def _from_script(setup: Setup, script: Path, arguments: Sequence[str]) -> _Train
 
 
 def _file(setup: Setup, name: str) -> Path:
-    """Return the file that keeps a training's plan until the training has run."""
+    """Return the file that keeps a training run's plan until the training has run."""
     return setup.scratch / f"plan-{name}.json"
 
 
@@ -216,7 +217,7 @@ def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[st
         verdict, worst = str(said["verdict"]), max(peaks, key=lambda phase: peaks[phase])
     except (ValueError, KeyError, TypeError):
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        raise Wrong(f"`verl-npu plan` ended with status {done.returncode}: {last}", "a plan") from None
+        raise Wrong(f"`verl-npu plan` exited with status {done.returncode}: {last}", "a plan") from None
     content = json.dumps({"verdict": verdict, "bytes": peaks, "seconds": seconds}).encode()
     _file(setup, name).write_bytes(content)
     figures = {f"GiB, {phase}": size / _GIB for phase, size in peaks.items()}
@@ -242,7 +243,7 @@ def _layers(setup: Setup, training: _Training) -> tuple[str, dict[str, float]]:
     figures = {f"{name} of engine and trainer": float(value) for name, value in (result["numbers"] or {}).items()}
     said = " ".join(lines_of(result))
     if result["first"]:
-        raise Wrong(said, "every operator to differ by no more than rounding", figures)
+        raise Wrong(said, "every operator differs from the reference only by rounding", figures)
     return f"{result['engine']}, {result['trainer']}: {said}", figures
 
 
@@ -276,7 +277,7 @@ def _run(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, f
 
 
 def _by_the_wall(setup: Setup) -> float:
-    """Return an upper bound, in seconds, on the wall time that is left. The stage itself is ended when its counted
+    """Return an upper bound, in seconds, on the remaining wall time. The stage itself is terminated when its counted
     time is over."""
     return MOST * max(setup.left, 1.0)
 
@@ -297,7 +298,7 @@ def _check_numbers(done: Run, figures: Mapping[str, float]) -> None:
 
 
 def _beside(setup: Setup, name: str, figures: Mapping[str, float]) -> str:
-    """Compare the training's memory with the plan. Raise Wrong if the training took more than was planned."""
+    """Compare the training's memory with the plan. Raises Wrong if the training used more memory than was planned."""
     path, found = _file(setup, name), figures.get("GiB of tensors")
     if not path.is_file() or found is None:
         return "there is no plan to compare with" if found is not None else "verl did not report its memory"
@@ -305,5 +306,5 @@ def _beside(setup: Setup, name: str, figures: Mapping[str, float]) -> str:
     planned = max(json.loads(content)["bytes"].values()) / _GIB
     text = f"{found:.3f} GiB of tensors at most, planned {planned:.3f} (SHA-256 {_digest(content)}…)"
     if found > _ALLOWED * planned:
-        raise Wrong(text, f"the training to take at most {_ALLOWED:g} times the planned memory", figures)
+        raise Wrong(text, f"the training uses at most {_ALLOWED:g} times the planned memory", figures)
     return text

@@ -1,10 +1,10 @@
-"""Measures the distance of results from the float64 results in units in the last place (ULP), and judges this
-distance.
+"""Measures the error of results relative to the float64 results, in units in the last place (ULP), and judges this
+error.
 
 The unit is the distance between neighbouring numbers of the type. It is taken at the exact number, or at the tensor's
 root mean square if that is larger, because a sum whose terms cancel has an error as large as an error of its terms.
-The NPU's distance may be a few times the CPU's in the same type. Wrong rounding is visible in the mean signed
-distance.
+The NPU's error may be a few times the CPU's error in the same type. Incorrect rounding is visible in the mean signed
+error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMES_LARGEST, TIMES_MEAN = 10.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The distance of a result from the float64 result, in ULP."""
+    """The error of a result relative to the float64 result, in ULP."""
 
     largest: float
     mean: float
@@ -35,8 +35,8 @@ class Distance:
     """The mean signed distance. It is positive if numbers are rounded away from zero."""
 
     def within(self, cpu: Distance) -> str:
-        """Describe the distances that exceed their limits. The limits depend on the CPU's distance. The result is
-        empty if every distance is within its limit."""
+        """Describe the errors that exceed their limits, which depend on the error of the same computation on the CPU.
+        Return an empty string if every error is within its limit."""
         allowed = {
             "the largest distance": (self.largest, max(LEAST_LARGEST, TIMES_LARGEST * cpu.largest)),
             "the mean distance": (self.mean, max(LEAST_MEAN, TIMES_MEAN * cpu.mean)),
@@ -52,7 +52,7 @@ class Distance:
 
 
 def distance(found: Tensor, exact: Tensor) -> Distance:
-    """Return the distance of a result from the float64 result."""
+    """Return the error of a result relative to the float64 result."""
     import torch
 
     found, exact = found.detach().cpu(), exact.detach().cpu()
@@ -84,7 +84,8 @@ def _unit(size: Tensor, kind: dtype) -> Tensor:
 
 
 def result_of(name: str, found: Tensor, units: Mapping[str, float]) -> Result:
-    """Return the parts of a tensor that are recorded."""
+    """Return the properties of a tensor that go into the record: dtype, shape, digest, a sample of its values, and
+    `units`."""
     import torch
 
     host = found.detach().cpu().contiguous()

@@ -32,7 +32,7 @@ step."""
 
 
 def run(setup: Setup) -> None:
-    """Make the checks between two NPUs."""
+    """Run the checks of the weight sync between two NPUs."""
     if setup.npus() < 2:
         raise NotPossible("a weight sync needs two NPUs, and this machine has only one")
     setup.record.check(
@@ -79,7 +79,7 @@ class _Dropped(_Kept):
 
 
 def _meet(rank: Rank, seconds: float) -> Any:
-    """Join a weight-sync group as the trainer and the rollout do. Rank 0 opens the meeting."""
+    """Join a weight-sync group as the trainer and the rollout do. Rank 0 listens for the other rank."""
     import torch
 
     from verl_npu.ascend import software
@@ -177,8 +177,8 @@ def _share(setup: Setup) -> tuple[str, dict[str, float]]:
     found = f"{share:.0%} of a raw broadcast's speed"
     if share < _LEAST_SHARE and setup.has_the_wheel:
         raise NotPossible(
-            f"{found}, but virtual NPUs with torch_npu's own wheel take long to start an operator, so "
-            f"this speed says nothing"
+            f"{found}, but virtual NPUs with the official torch_npu wheel need a long time to launch an operator, "
+            "so this speed is not meaningful"
         )
     if share < _LEAST_SHARE:
         raise Wrong(found, f"at least {_LEAST_SHARE:.0%}", figures)
@@ -218,7 +218,7 @@ def measure(rank: Rank) -> None:
 def _killed(setup: Setup) -> str:
     sender, victim = ranks.started(setup, "killed", 2, ("weight_sync", "lose"), 6 * _PATIENCE)
     if victim.status != -signal.SIGKILL:
-        raise RuntimeError(f"the receiver should have been killed by SIGKILL, but it {victim.how}")
+        raise RuntimeError(f"the test killed the receiver with SIGKILL, but the receiver {victim.how}")
     said = str(sender.facts.get("said", ""))
     if sender.status is None:
         raise Wrong("the sender waits for it forever", "an error that names the receiver")

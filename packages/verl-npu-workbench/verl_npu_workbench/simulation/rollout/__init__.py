@@ -1,8 +1,6 @@
-"""A rollout engine for virtual NPUs: transformers' `generate` behind verl's own rollout interfaces.
-
-It is needed because no vLLM that these revisions support runs on a CPU with the torch version that the virtual NPUs
-are tested with. It is never used on real NPUs, because only the virtual Ascend registers it.
-"""
+"""A rollout engine for virtual NPUs: transformers' `generate` behind verl's own rollout interfaces. The engine is
+needed because no vLLM that these revisions support runs on a CPU with the torch version that the virtual NPUs are
+tested with. It is never used on real NPUs, because only the virtual Ascend registers it."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ NAME = "virtual"
 def register_rollout(base: ModuleType) -> None:
     """Add the engine to the registry of `verl.workers.rollout.base`, in each mode that this revision of verl has.
 
-    If this verl has no such registry, use `offer_in_vllms_place`.
+    If the installed version of verl has no such registry, use `offer_in_vllms_place`.
     """
     registry: dict[tuple[str, str], str] | None = getattr(base, "_ROLLOUT_REGISTRY", None)
     if registry is None:
@@ -41,7 +39,8 @@ def register_replica(replica: ModuleType) -> None:
 
 
 def offer_in_vllms_place(workers: ModuleType) -> None:
-    """Make the workers of a verl without a registry (796871d7) create this engine in place of vLLM."""
+    """In versions of verl without a rollout registry (796871d7), make the workers create this engine instead of
+    vLLM."""
     from verl.workers.rollout import base
 
     if not hasattr(base, "_ROLLOUT_REGISTRY"):

@@ -1,4 +1,5 @@
-"""Answers a whole batch like verl's synchronous rollouts, which return equal lengths, masks, and positions."""
+"""Generates responses to a whole batch like verl's synchronous rollouts, which return equal lengths, masks, and
+positions."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ _READ = ("raw_prompt_ids", "multi_modal_data")
 class Answering:
     """One rank of a synchronous rollout.
 
-    A replica consists of tensor, data, and pipeline parallel ranks. Its first rank has the model and shares its
-    answers. The other ranks only check the weights that they receive. `config` is verl's section `rollout`.
+    A replica consists of tensor-, data-, and pipeline-parallel ranks. Only the first rank of a replica runs the model,
+    and it broadcasts the responses to the other ranks. The other ranks only check the weights that they receive.
+    `config` is verl's `rollout` section.
     """
 
     def __init__(self, config: Any, model_config: ModelSettings, mesh: DeviceMesh, rank: int) -> None:
@@ -49,9 +51,9 @@ class Answering:
         return sampling(do_sample, source.temperature, source.top_p, source.top_k, repetition_penalty=penalty)
 
     def answer(self, prompts: DataProto) -> DataProto:
-        """Answer each row once. The trainer has already repeated each prompt n times.
+        """Generate one response for each row. The trainer has already repeated each prompt n times.
 
-        Raise RolloutError if no weights have arrived since the last release.
+        Raises RolloutError if no weights have been received since the weights were last released.
         """
         ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"]
         eos = prompts.meta_info["eos_token_id"]

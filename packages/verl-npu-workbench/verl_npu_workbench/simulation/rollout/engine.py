@@ -26,7 +26,7 @@ ANNOUNCEMENT = "SIMULATED: virtual rollout engine (transformers' generate on the
 
 
 class RolloutSettings(Protocol):
-    """The settings in verl's section `rollout` that are used here."""
+    """The settings in verl's `rollout` section that this engine uses."""
 
     dtype: str
     load_format: str
@@ -35,7 +35,7 @@ class RolloutSettings(Protocol):
 
 
 class ModelSettings(Protocol):
-    """The settings in verl's section `model` that are used here."""
+    """The settings in verl's `model` section that this engine uses."""
 
     hf_config: PretrainedConfig
     local_path: str
@@ -55,10 +55,10 @@ class Sampling(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers to a batch of prompts."""
+    """The responses to a batch of prompts."""
 
     responses: torch.Tensor
-    """[batch, new tokens]. After the end of its answer, each row is filled with the pad token."""
+    """[batch, new tokens]. After the end of its response, each row is filled with the pad token."""
     log_probs: torch.Tensor | None
     """[batch, new tokens], float32 log-probabilities of the chosen tokens at the sampling temperature."""
 
@@ -74,7 +74,8 @@ class Engine:
         processor: Processor | None = None,
         path: str = "",
     ) -> None:
-        """Make the model. `path` is the folder with its code, in case transformers has no class for it."""
+        """Create the model. `path` is the folder that contains the model's code, in case transformers has no class for
+        the model."""
         self.device = torch.device("npu", torch.npu.current_device())
         self._config = config
         self._path = path
@@ -100,10 +101,10 @@ class Engine:
         with_log_probs: bool,
         cut: threading.Event | None = None,
     ) -> Answers:
-        """Answer each prompt with at most `length` tokens. Generation stops early if `cut` is set while it is
-        running.
+        """Generate a response of at most `length` tokens to each prompt. Generation stops early if `cut` is set in the
+        meantime.
 
-        Raise RolloutError if no weights have arrived since the last release.
+        Raises RolloutError if no weights have been received since the weights were last released.
         """
         if not self.weights.ready:
             raise RolloutError(
@@ -146,7 +147,8 @@ class Engine:
 
 
 def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place) -> Engine:
-    """Return the engine for a rollout. If `load_format` is not `dummy`, it has the weights of a checkpoint."""
+    """Return the engine for a rollout. Unless `load_format` is `dummy`, the engine loads its weights from a
+    checkpoint."""
     if place.replica == 0:
         several = f", one for the {place.size} ranks of each replica" if place.size > 1 else ""
         report(ANNOUNCEMENT + several)
@@ -163,7 +165,8 @@ def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place
 
 
 def checker_of(config: RolloutSettings, model_config: ModelSettings) -> Weights:
-    """Return a checker for arriving weights. It is for a rank whose replica has the model on another rank."""
+    """Return a checker for the weights that a rank receives without holding the model, because another rank of its
+    replica holds the model."""
     with torch.device("meta"):
         model = build(model_config.hf_config, getattr(torch, config.dtype), model_config.local_path)
     weights = Weights(model, text_settings(model_config.hf_config))

@@ -1,5 +1,5 @@
-"""The layout of a rollout's ranks. In each replica, one rank has the model and answers for all of the replica's
-ranks."""
+"""The layout of a rollout's ranks. In each replica, one rank holds the model and generates the responses for all of
+the replica's ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Sizes(Protocol):
-    """The settings in verl's section `rollout` that are used here."""
+    """The settings in verl's `rollout` section that determine the layout."""
 
     def get(self, key: str, default: int) -> int: ...
 
@@ -30,12 +30,13 @@ class Place:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank has the replica's model."""
+        """Whether this rank holds the replica's model."""
         return self.rank == 0
 
 
 def place(config: Sizes, rank: int) -> Place:
-    """Return a rank's position. A replica consists of consecutive tensor, data, and pipeline parallel ranks."""
+    """Return a rank's position. A replica consists of consecutive ranks. The number of these ranks is the product of
+    the tensor-, data-, and pipeline-parallel sizes."""
     size = 1
     for key in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
         size *= config.get(key, 1) or 1

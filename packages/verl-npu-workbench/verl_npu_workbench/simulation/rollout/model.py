@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def _class_of(config: PretrainedConfig, path: str = "") -> type[PreTrainedModel]:
-    """Return the model's class, for text only or for images and text. `path` is the folder with its code if
-    transformers has none."""
+    """Return the model's class, for text only or for images and text. `path` is the folder that contains the class if
+    transformers does not have it."""
     remote = getattr(config, "auto_map", None) or {}
     for auto in (AutoModelForImageTextToText, AutoModelForCausalLM):
         mapping = auto._model_mapping
@@ -44,7 +44,7 @@ def build(config: PretrainedConfig, dtype: torch.dtype, path: str = "") -> PreTr
     # Copy the configuration, because the trainer's attention setting in it must not change.
     model = own._from_config(copy.deepcopy(config), **_options(own, config, dtype))
     own_modules(model)
-    # Otherwise, generate() mixes the checkpoint's sampling defaults into ours.
+    # Otherwise, generate() mixes the checkpoint's sampling defaults into the requested parameters.
     model.generation_config = GenerationConfig()
     return cast("PreTrainedModel", model.eval().requires_grad_(False))
 
@@ -72,7 +72,8 @@ _PREFIX = "_verl_npu_rollout_"
 
 
 def own_class(public: type) -> type:
-    """Return a private copy of a class. It is made by importing the file that defines the class a second time.
+    """Return a private copy of a class. The copy is created by importing the file that defines the class a second
+    time.
 
     Raises:
         RolloutError: the class is not defined in the file of its module.
@@ -83,7 +84,7 @@ def own_class(public: type) -> type:
     if not isinstance(found, type):
         raise RolloutError(
             subject=f"the class {public.__name__} for the virtual rollout engine",
-            expected=f"a definition in the source of {public.__module__}",
+            expected=f"a class that is defined in the source code of {public.__module__}",
             found="a class that was created at run time",
             fix="use a model whose class is defined in a module, or let vLLM generate on the CPU",
         )
@@ -91,10 +92,11 @@ def own_class(public: type) -> type:
 
 
 def own_modules(model: torch.nn.Module) -> None:
-    """Replace the class of each part of a model by a private copy, if the class is defined by transformers or by the
-    model's own files.
+    """Replace the class of each submodule of a model with a private copy, if the class is defined by transformers or
+    by the model's own files.
 
-    A model can also contain parts from other models' modules, by import or through AutoModel.
+    A model can also contain submodules whose classes belong to other models and are imported or created through
+    AutoModel.
     """
     for part in model.modules():
         module = type(part).__module__

@@ -13,7 +13,7 @@ from verl_npu.errors import RolloutError
 
 
 class Processor(Protocol):
-    """The part of a model's processor that is used here."""
+    """The subset of a model's processor that this module uses."""
 
     tokenizer: Callable[..., dict[str, list[int]]]
 
@@ -22,7 +22,7 @@ class Processor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt to answer."""
+    """One prompt to generate a response to."""
 
     tokens: list[int]
     """The tokens. Each image or video has either one placeholder, or as many as the processor makes."""
@@ -55,7 +55,7 @@ class _Kind:
 
 
 class Prompts:
-    """Makes batches for one model."""
+    """Creates batches for one model."""
 
     def __init__(self, processor: Processor | None, pad_token_id: int, model: torch.nn.Module) -> None:
         self._processor = processor
@@ -66,11 +66,11 @@ class Prompts:
 
     @property
     def placeholders(self) -> list[int]:
-        """The placeholder tokens of images and videos, which answers must not contain."""
+        """The placeholder tokens of images and videos, which responses must not contain."""
         return [kind.token for kind in self._kinds.values()]
 
     def batch(self, prompts: Sequence[Prompt]) -> Batch:
-        """Return a batch. Raise RolloutError if the model or a prompt has no placeholder for an image or a video."""
+        """Return a batch. Raises RolloutError if the model or a prompt has no placeholder for an image or a video."""
         rows: list[list[int]] = []
         seen: dict[str, list[torch.Tensor]] = {}
         for prompt in prompts:

@@ -1,7 +1,7 @@
 """The engine behind verl's server interface. verl uses this interface in async mode at v0.6.1, and always from
 ccd7d934 on.
 
-One Ray actor answers the requests to all ranks of a replica.
+One Ray actor processes the requests to all ranks of a replica.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .worker import server_name
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-# Requests that arrive within this time are answered as one batch.
+# Requests that arrive within this time are processed as one batch.
 GATHER_SECONDS = 0.02
 
 
@@ -63,7 +63,7 @@ class _Request:
 
 
 class VirtualServer:
-    """A Ray actor that has a whole model and generates the answers to simultaneous requests as one batch."""
+    """A Ray actor that holds a whole model and processes concurrent requests as one batch."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class VirtualServer:
         place: Place,
         shares: bool,
     ) -> None:
-        """Make the server.
+        """Create the server.
 
         Args:
-            config, model_config: verl's sections `rollout` and `model`.
+            config, model_config: verl's `rollout` and `model` sections.
             npu: the number of the NPU.
             wakes: the workers to notify when the server wakes up or sleeps.
             place: the rank's position within the replica.
@@ -116,9 +116,10 @@ class VirtualServer:
         mm_processor_kwargs: dict[str, object] | None = None,
         **others: object,
     ) -> TokenOutput:
-        """Answer one prompt as soon as generation is not paused.
+        """Generate a response to one prompt. If generation is paused, wait until it resumes, or return an aborted
+        response if new requests are rejected.
 
-        Raise RolloutError for audio, which the engine does not support.
+        Raises RolloutError for audio, which the engine does not support.
         """
         if audio_data:
             raise RolloutError(
@@ -194,15 +195,15 @@ class VirtualServer:
         return outputs
 
     def _aborted(self) -> TokenOutput:
-        """Return the answer to a request for which no token was generated."""
+        """Return the response to a request for which no token was generated."""
         extra = {"global_steps": self._global_steps}
         return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
 
     async def abort_all_requests(self, reject_request: bool = False, **others: object) -> None:
-        """Answer all requests with the tokens generated so far. Until `resume_generation`, hold or reject new
+        """Return the tokens generated so far for all requests. Until `resume_generation` is called, hold or reject new
         requests.
 
-        Source: vLLMHttpServer, whose clients request the rest of an answer later (verl's partial rollout).
+        Source: vLLMHttpServer, whose clients request the rest of a response later (verl's partial rollout).
         """
         self._open.clear()
         self._rejects = reject_request
@@ -214,12 +215,13 @@ class VirtualServer:
             self._cut.clear()
 
     async def resume_generation(self) -> None:
-        """Accept requests again, starting with those that were held."""
+        """Accept requests again, including the requests that were held while generation was paused."""
         self._rejects = False
         self._open.set()
 
     async def take_weights(self, weights: list[tuple[str, torch.Tensor]], adapter: Adapter | None = None) -> None:
-        """Copy some of the trainer's weights into the model. Raise RolloutError if they do not fit the model."""
+        """Copy some of the trainer's weights into the model. Raises RolloutError if the weights do not match the
+        model."""
         async with self._turn:
             if adapter is None:
                 self._engine.weights.take(weights)
@@ -227,50 +229,50 @@ class VirtualServer:
                 self._parts += weights
 
     async def complete_weights(self, global_steps: int | None, adapter: Adapter | None = None) -> None:
-        """End a weight sync. Raise RolloutError if a weight is missing."""
+        """Finish a weight sync of all weights or of an adapter. Raises RolloutError if a weight is missing."""
         async with self._turn:
             parts, self._parts = self._parts, []
             self._engine.weights.complete(adapter, parts)
             self._global_steps = global_steps
 
     async def wake_up(self) -> None:
-        """Ask the workers for the weights, if the server does so in this revision of verl (as in ccd7d934). Otherwise,
-        do nothing."""
+        """In revisions of verl whose server requests the weights when it wakes up (such as ccd7d934), request the
+        weights from the workers. Otherwise, do nothing."""
         await asyncio.gather(*[worker.wake_up.remote() for worker in self._wakes])
 
     async def sleep(self) -> None:
-        """Release the weights. In some revisions of verl, the server also tells the workers to return to training; do
-        the same there."""
+        """Release the weights. In revisions of verl whose server also tells the workers to return to training, tell
+        the workers."""
         if self._shares:
             async with self._turn:
                 self._engine.weights.release()
         await asyncio.gather(*[worker.sleep.remote() for worker in self._wakes])
 
     async def set_global_steps(self, global_steps: int) -> None:
-        """Set the step whose weights are used to answer requests from now on."""
+        """Set the training step of the weights that the engine uses for subsequent requests."""
         self._global_steps = global_steps
 
     async def clear_kv_cache(self) -> None:
-        """Do nothing: no cache is kept between requests."""
+        """Do nothing, because no cache is kept between requests."""
 
     async def release_kv_cache(self) -> None:
-        """Do nothing: no cache is kept between requests."""
+        """Do nothing, because no cache is kept between requests."""
 
     async def resume_kv_cache(self) -> None:
-        """Do nothing: no cache is kept between requests."""
+        """Do nothing, because no cache is kept between requests."""
 
     async def start_profile(self, **kwargs: object) -> None:
-        """Do nothing: the engine has no profiler."""
+        """Do nothing, because the engine has no profiler."""
 
     async def stop_profile(self) -> None:
-        """Do nothing: the engine has no profiler."""
+        """Do nothing, because the engine has no profiler."""
 
 
 class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no types
     """A replica with one server, on the NPU of its first worker. The worker either trains or only receives weights."""
 
     async def launch_servers(self) -> None:
-        """Start the server on the NPU of its worker. Raise RolloutError if the engine does not support the mode."""
+        """Start the server on its worker's NPU. Raises RolloutError if the engine does not support the mode."""
         if self.rollout_mode is RolloutMode.COLOCATED or getattr(self, "is_reward_model", False):
             raise self._alone()
         first, *_ = self.workers
@@ -299,10 +301,10 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
         await server.clear_kv_cache.remote()  # wait for the start, and raise its error here
 
     def get_ray_class_with_init_args(self) -> Any:
-        """Return the class of the workers that receive weights for a server without a trainer. verl 0.7.1 added such
+        """Return the class of the workers that receive weights for a server without a trainer. verl 0.7.1 added these
         workers.
 
-        Raise RolloutError before 0.7.1.
+        Raises RolloutError before verl 0.7.1.
         """
         base = RolloutReplica.get_ray_class_with_init_args
         if getattr(base, "__isabstractmethod__", False):
@@ -312,10 +314,10 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
     def _alone(self) -> RolloutError:
         return RolloutError(
             subject="the mode of the virtual rollout engine",
-            expected="a mode in which the engine shares an NPU with a trainer's worker, or, from verl 0.7.1 on, "
-            "has an NPU of its own",
+            expected="a mode where the engine shares an NPU with a trainer's worker or, from verl 0.7.1 on, "
+            "has its own NPU",
             found=str(self.rollout_mode) + (" for a reward model" if getattr(self, "is_reward_model", False) else ""),
-            fix="use vLLM for CPUs in this mode",
+            fix="use vLLM's CPU build in this mode",
         )
 
 

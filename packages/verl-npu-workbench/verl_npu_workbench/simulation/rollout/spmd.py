@@ -1,6 +1,6 @@
 """The engine for verl 796871d7. Its workers support only two engines, so this engine replaces vLLM in their process.
 
-verl's sharding managers send the weights, gather the prompts of a replica's ranks, and distribute the answers.
+verl's sharding managers send the weights, gather the prompts of a replica's ranks, and distribute the responses.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Model:
         self._weights = weights
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Receive a complete weight sync. Raise RolloutError if the weights do not fit the model."""
+        """Receive a complete weight sync. Raises RolloutError if the weights do not match the model."""
         arrived: set[str] = set()
 
         def noted() -> Iterator[tuple[str, torch.Tensor]]:
@@ -88,7 +88,7 @@ class _Engine:
         self.llm_engine = SimpleNamespace(model_executor=executor, add_lora=self._add)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Do nothing: this engine never frees its memory."""
+        """Do nothing, because this engine never frees its memory."""
 
     def sleep(self, level: int = 1) -> None:
         """Release the weights until the next sync."""
@@ -125,29 +125,30 @@ class _Rollout:
         _groups.mesh = device_mesh
 
     def generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
-        """Answer each row once. Raise RolloutError if no weights have arrived since the last release."""
+        """Generate one response for each row. Raises RolloutError if no weights have been received since the weights
+        were last released."""
         return self._answering.answer(prompts)
 
 
 class _Served:
-    """A stand-in for vLLMAsyncRollout. It always raises an error, because only vLLM has such servers."""
+    """A stand-in for vLLMAsyncRollout. It always raises an error, because only vLLM has the servers of this mode."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise RolloutError(
-            subject="rollout.mode with the virtual rollout engine at this verl",
+            subject="rollout.mode with the virtual rollout engine and this version of verl",
             expected="sync",
-            found="async, which needs vLLM's own servers with this verl",
+            found="async, which requires vLLM's own servers in this version of verl",
             fix="set actor_rollout_ref.rollout.mode=sync",
         )
 
 
 class _Groups:
-    """A stand-in for vLLM's parallel_state, as verl's sharding managers use it. It knows the ranks of a replica."""
+    """A stand-in for vLLM's parallel_state, as verl's sharding managers use it. It contains the ranks of a replica."""
 
     mesh: DeviceMesh | None = None
 
     def get_tensor_model_parallel_group(self) -> SimpleNamespace:
-        """Return the group of ranks that see the same prompts."""
+        """Return the group of ranks that process the same prompts."""
         return SimpleNamespace(device_group=None if self.mesh is None else self.mesh.get_group("infer_tp"))
 
 

@@ -29,10 +29,11 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         """The engine; None if another rank of the replica has it."""
 
     async def resume(self, tags: list[str]) -> None:
-        """Do nothing: this engine never frees its memory."""
+        """Do nothing, because this engine never frees its memory."""
 
     async def release(self) -> None:
-        """Release the weights, like an engine that sleeps. The next generation needs a new weight sync."""
+        """Release the weights, as an engine does when it goes to sleep. The next generation requires a new weight
+        sync."""
         self._weights.release()
 
     async def update_weights(
@@ -44,7 +45,7 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
     ) -> None:
         """Copy the trainer's weights or its adapter into the engine's model.
 
-        Raise RolloutError if they do not fit.
+        Raises RolloutError if the weights do not match the model.
         """
         if peft_config and base_sync_done:
             self._weights.adapt(weights, adapter_of(peft_config))
@@ -53,8 +54,8 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
             self._weights.complete()
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
-        """Answer each row once; the trainer has already repeated the prompts n times.
+        """Generate one response for each row. The trainer has already repeated each prompt n times.
 
-        Raise RolloutError if no weights have arrived since the last release.
+        Raises RolloutError if no weights have been received since the weights were last released.
         """
         return self._answering.answer(prompts)

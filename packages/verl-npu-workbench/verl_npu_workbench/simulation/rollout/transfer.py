@@ -31,8 +31,8 @@ _TIMEOUT = 300.0
 class Communicator:
     """The part of vllm-ascend's PyHcclCommunicator that verl calls.
 
-    As on a real NPU, a broadcast is complete only once the NPU is synchronized. Meanwhile, verl fills its other
-    buffer.
+    As on a real NPU, a broadcast is complete only after the NPU has been synchronized. Until then, verl fills its
+    second buffer.
     """
 
     disabled = False
@@ -50,7 +50,7 @@ class Communicator:
         return total
 
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
-        """Start a broadcast that overwrites `tensor` with the tensor of rank `src`."""
+        """Start a broadcast from rank `src` into `tensor`."""
         options = BroadcastOptions()
         options.rootRank = src
         # An operation without an owner would not be waited for.
@@ -64,7 +64,8 @@ class Communicator:
 def make_group(
     master_address: str, master_port: int, rank: int, world_size: int, device: int | str | torch.device
 ) -> Communicator:
-    """Return a communicator for the ranks that meet at this address. Its tensors are on `device`.
+    """Return a communicator for the ranks that connect through this address. The communicator transfers tensors on
+    `device`.
 
     Rank 0 listens only at this address. verl provides no secret, so anybody who can reach the port can join.
     """
@@ -83,8 +84,8 @@ def offer_group(distributed: ModuleType) -> None:
 
 
 def offer_checkpoint_engine(package: ModuleType) -> None:
-    """Import the HCCL checkpoint engine into `verl.checkpoint_engine`. Without vLLM, that package cannot import it
-    itself."""
+    """Make the HCCL checkpoint engine available in `verl.checkpoint_engine`. Without vLLM, the package itself cannot
+    import this engine."""
     if _has_vllm() or getattr(package, "HCCLCheckpointEngine", None) is not None:
         return
     if importlib.util.find_spec(_ENGINE) is None:

@@ -1,5 +1,5 @@
-"""Receives a weight sync into a model. Every weight must fit, and all weights must arrive before the model
-generates."""
+"""Receives a weight sync into a model. Every weight must match the model, and all weights must be received before the
+model generates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LORA = re.compile(r"^(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight$
 
 
 class Adapter(TypedDict, total=False):
-    """The settings in a LoRA adapter's configuration that are used here."""
+    """The settings in a LoRA adapter's configuration that this module uses."""
 
     r: int
     lora_alpha: float
@@ -52,19 +52,19 @@ class Weights:
 
     @property
     def ready(self) -> bool:
-        """Whether all weights have arrived."""
+        """Whether all weights have been received."""
         return self._ready
 
     def release(self) -> None:
         """Release the weights until the next weight sync.
 
-        If only an adapter was trained, a sync of the adapter is then enough, because verl sends the base weights only
-        once.
+        If only an adapter is trained, the next sync needs to contain only the adapter, because verl sends the base
+        weights only once.
         """
         self._ready = False
 
     def take(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy some of the weights. Raise RolloutError if one is unknown or has another shape."""
+        """Copy some of the weights. Raises RolloutError if a weight is not in the model or has an unexpected shape."""
         self._ready = False
         self._whole = False
         self._base.clear()
@@ -78,7 +78,7 @@ class Weights:
             self._arrived.setdefault(id(place.target), {})[place.part] = place.view.numel()
 
     def complete(self, adapter: Adapter | None = None, parts: Iterable[tuple[str, torch.Tensor]] = ()) -> None:
-        """End a weight sync of all weights or of an adapter. Raise RolloutError if a weight is missing."""
+        """Finish a weight sync of all weights or of an adapter. Raises RolloutError if a weight is missing."""
         if adapter is not None:
             self.adapt(parts, adapter)
             return
@@ -98,10 +98,8 @@ class Weights:
         self._whole = self._ready = True
 
     def adapt(self, weights: Iterable[tuple[str, torch.Tensor]], adapter: Adapter) -> None:
-        """Add a LoRA adapter to the base weights. It replaces an earlier adapter.
-
-        Raise RolloutError if there are no base weights, or if the adapter does not fit them.
-        """
+        """Add a LoRA adapter to the base weights. It replaces an earlier adapter. Raises RolloutError if there are no
+        base weights, or if the adapter does not match them."""
         halves: dict[str, dict[str, torch.Tensor]] = {}
         others: list[tuple[str, torch.Tensor]] = []
         for name, value in weights:
@@ -208,7 +206,7 @@ class Destination:
 
 
 class Names:
-    """Finds a model's weights by any of the names that they may have."""
+    """Finds a model's weights by any of their possible names."""
 
     def __init__(self, own: Mapping[str, torch.Tensor], renamed: Mapping[str, str], ignored: list[str], layers: int):
         """`renamed` and `ignored` are patterns of checkpoint names from the model's class. `layers` is the model's

@@ -25,8 +25,8 @@ def server_name(replica_rank: int) -> str:
 
 
 class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries no types
-    """The worker's adapter for the server. On the first rank of a replica it sends the weights to the server. On other
-    ranks, it only checks the weights."""
+    """The worker's adapter for the server. The first rank of a replica sends the weights to the server. The other
+    ranks only check the weights."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
         self.sleep_level = 1
 
     async def resume(self, tags: list[str]) -> None:
-        """Do nothing: this engine never frees its memory."""
+        """Do nothing, because this engine never frees its memory."""
 
     async def release(self) -> None:
-        """Do nothing: the server releases its weights in its own `sleep`."""
+        """Do nothing, because the server releases its weights in its own `sleep`."""
 
     async def update_weights(
         self,
@@ -59,7 +59,8 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
         base_sync_done: bool = False,
         **kwargs: object,
     ) -> None:
-        """Send all weights, or those of a LoRA adapter. Raise RolloutError if they do not fit the model."""
+        """Send all weights, or only the weights of a LoRA adapter. Raises RolloutError if the weights do not match the
+        model."""
         adapter = adapter_of(peft_config) if peft_config and base_sync_done else None
         if self._weights is not None:
             parts: list[tuple[str, torch.Tensor]] = []

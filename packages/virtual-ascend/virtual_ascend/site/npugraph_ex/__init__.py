@@ -1,4 +1,4 @@
-"""The virtual Ascend's npugraph_ex, the compiler for FX graphs that comes with torch_npu from 2.10 on.
+"""virtual-ascend's npugraph_ex, the compiler for FX graphs that is part of torch_npu 2.10 and later.
 
 With `force_eager`, which vllm-ascend sets, it functionalizes a graph, replaces patterns in it, and then runs its
 operators one by one. The wheel's own graphs and kernels are not implemented.

@@ -33,7 +33,7 @@ class _CompiledFxGraph:
         return self.runner(*args, **kwargs)
 
     def get_code(self, extend_config: object = None) -> None:
-        """Return None in place of code, so that another process compiles the graph again."""
+        """Return None instead of code, so that another process compiles the graph again."""
 
 
 class _NpuFxCompiler:

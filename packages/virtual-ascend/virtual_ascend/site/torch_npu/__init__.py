@@ -1,4 +1,4 @@
-"""The virtual Ascend's torch_npu (SIMULATED): the same names as in torch_npu, on a device that computes on the CPU.
+"""virtual-ascend's torch_npu (SIMULATED): the same names as in torch_npu, on a device that computes on the CPU.
 
 An operator of torch_npu that is not implemented here exists, but raises NotImplementedError with its name when it is
 called. Other names do not exist.

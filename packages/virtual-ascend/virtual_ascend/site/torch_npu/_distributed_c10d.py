@@ -12,7 +12,7 @@ __all__ = ["ProcessGroupHCCL"]
 
 
 class _Options:
-    """`ProcessGroupHCCL.Options`: programs create one, fill it, and pass it as `pg_options`."""
+    """`ProcessGroupHCCL.Options`: programs create an instance, set its attributes, and pass it as `pg_options`."""
 
     # MindSpeed looks at the class to find out whether groups can be configured.
     __slots__ = (
@@ -36,8 +36,8 @@ class _Options:
 
     @property
     def hccl_config(self) -> dict[str, int | str]:
-        """A copy of the communicator's settings, as a mapping from names to values, for example of the buffer size.
-        The property is as in torch_npu."""
+        """A copy of the communicator's settings, such as the buffer size, as a mapping from names to values. torch_npu
+        has the same property."""
         return dict(self._hccl_config)
 
     @hccl_config.setter
@@ -49,6 +49,7 @@ class _Options:
 
 
 class ProcessGroupHCCL:
-    """A holder for `Options`, which programs look up in this class. Process groups are objects of c10d's own class."""
+    """A class that exists only so that programs can access `ProcessGroupHCCL.Options`. The process groups themselves
+    are instances of a class of c10d."""
 
     Options = _Options

@@ -1,4 +1,5 @@
-"""The operators `torch_npu.npu_*` of the pretended version: our implementations, and the names without one."""
+"""The operators `torch_npu.npu_*` of the emulated version: virtual-ascend's implementations, and the names without an
+implementation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Saves NPU tensors with their format, as torch_npu does from 2.7.1 on.
+"""Saves NPU tensors with their storage format, as torch_npu 2.7.1 and later does.
 
-A tensor in FRACTAL_NZ is saved by its values, and loaded in ND. `torch.load(..., weights_only=True)` of torch 2.7 and
-older refuses the enum of formats, so it must be declared safe there. Newer versions allow it.
+A tensor in FRACTAL_NZ is saved by its values, and loaded in ND. In torch 2.7 and older, `torch.load(...,
+weights_only=True)` rejects the enum of formats, so the enum must be declared safe. Newer versions allow it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def _rebuild_npu_tensor(rebuild: Rebuild, arguments: tuple[object, ...], _format
 
 
 def install() -> None:
-    """Make torch save NPU tensors with their format, if the format makes a difference."""
+    """Make torch save the values of FRACTAL_NZ tensors in ND and, in torch_npu 2.7.1 and later, the storage format of
+    NPU tensors."""
     plain = torch.Tensor.__reduce_ex__
 
     def of_values(self: torch.Tensor, protocol: int) -> tuple[object, ...]:

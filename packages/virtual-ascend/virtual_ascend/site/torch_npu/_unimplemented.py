@@ -1,4 +1,5 @@
-"""Names that torch_npu has and the virtual Ascend does not implement: they exist, and raise when they are called."""
+"""Names that torch_npu has and virtual-ascend does not implement: they exist, and raise an error when they are
+called."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _UNLISTED = {
 
 
 class Unimplemented:
-    """A placeholder for one name. Calling it raises NotImplementedError."""
+    """A placeholder for one name. A call raises NotImplementedError."""
 
     __slots__ = ("__name__",)
 
@@ -31,7 +32,7 @@ class Unimplemented:
         raise NotImplementedError(f"{self.__name__} is not implemented by the virtual Ascend ({name} is set)")
 
     def __or__(self, _other: object) -> Unimplemented:
-        """Return itself, so that it can stand in an annotation such as `torch.npu.NPUGraph | None`."""
+        """Return this placeholder, so that it can be used in an annotation such as `torch.npu.NPUGraph | None`."""
         return self
 
     __ror__ = __or__
@@ -41,13 +42,13 @@ class Unimplemented:
 
 
 def not_implemented(name: str) -> Unimplemented:
-    """Return a callable that raises a NotImplementedError that names `name`."""
+    """Return a callable that raises a NotImplementedError containing `name`."""
     return Unimplemented(name)
 
 
 class Absent:
-    """Hides a member that a class inherits in our torch_npu, but does not have in the version that ours pretends to
-    be."""
+    """Hides a member that a class inherits in virtual-ascend's torch_npu but that the emulated torch_npu version does
+    not have."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -57,12 +58,13 @@ class Absent:
 
 
 def is_older_than(version: str) -> bool:
-    """Return whether the torch_npu that ours pretends to be is older than `version`."""
+    """Return whether the emulated torch_npu version is older than `version`."""
     return names.release(Settings.read().torch_npu_version) < Version(version)
 
 
 def leave_out(module: str, content: dict[str, object], public: list[str]) -> list[str]:
-    """Remove from a module the names that only other versions have. Return the names in `public` that stay."""
+    """Remove names from a module that exist only in other versions of torch_npu. Return the names in `public` that
+    remain."""
     newer = [name for name, since in _UNLISTED.get(module, {}).items() if is_older_than(since)]
     for name in (*names.outside(module, Settings.read().torch_npu_version), *newer):
         content.pop(name, None)
@@ -70,7 +72,7 @@ def leave_out(module: str, content: dict[str, object], public: list[str]) -> lis
 
 
 def missing(module: str, written: Container[str]) -> dict[str, Unimplemented]:
-    """Return placeholders for the public names that a module has in the torch_npu that ours pretends to be, and that
-    are not in `written`."""
+    """Return placeholders for the public names that a module has in the emulated torch_npu version and that are not in
+    `written`."""
     offered = names.of_module(module, Settings.read().torch_npu_version)
     return {name: not_implemented(f"{module}.{name}") for name in offered if name not in written}

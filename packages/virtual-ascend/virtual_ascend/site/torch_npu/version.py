@@ -1,4 +1,4 @@
-"""The version that this torch_npu pretends to have: VIRTUAL_ASCEND_TORCH_NPU_VERSION."""
+"""The version of torch_npu that this package emulates: VIRTUAL_ASCEND_TORCH_NPU_VERSION."""
 
 from __future__ import annotations
 

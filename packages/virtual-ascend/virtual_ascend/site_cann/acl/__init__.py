@@ -1,6 +1,6 @@
 """The AscendCL bindings that Ray and vllm-ascend use.
 
-Ray asks for the number and the name of the NPUs. vllm-ascend copies the weights of a sleeping engine.
+Ray reads the number and the name of the NPUs. vllm-ascend copies the weights of a sleeping engine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ __all__ = ["finalize", "get_soc_name", "init", "rt"]
 
 
 def init(config: str | None = None) -> int:
-    """Return success: there is nothing to initialise."""
+    """Return success, because there is nothing to initialize."""
     return rt.ACL_SUCCESS
 
 
 def finalize() -> int:
-    """Return success: there is nothing to release."""
+    """Return success, because there is nothing to release."""
     return rt.ACL_SUCCESS
 
 

@@ -17,7 +17,7 @@ ACL_ERROR_FAILURE = 500000
 
 
 def get_device_count() -> tuple[int, int]:
-    """Return the number of NPUs that this process sees, and a return code."""
+    """Return a tuple of the number of NPUs that are visible to this process and a return code."""
     visible = os.environ.get(VISIBLE_DEVICES)
     installed = configured_npus()
     if visible is None:
@@ -34,12 +34,12 @@ def get_device_count() -> tuple[int, int]:
 def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int:
     """Copy `count` bytes between addresses on the host or on an NPU. A virtual NPU's memory is memory of the host.
 
-    A copy to a phantom does nothing. A copy from a phantom writes zeros, unless it is large.
+    A copy to a phantom does nothing. A copy from a phantom writes zeros if it is smaller than the phantom threshold.
+    Otherwise, it does nothing.
 
     Returns:
         The return code: invalid parameter if `dest_max` is too small, as in CANN, and failure if the memory belongs to
-        a
-        sleeping engine.
+        a sleeping engine.
     """
     if count > dest_max or not dst or not src:
         return ACL_ERROR_INVALID_PARAM

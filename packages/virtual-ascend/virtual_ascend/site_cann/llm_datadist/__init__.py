@@ -1,6 +1,6 @@
-"""The names of CANN's package that moves KV caches between NPUs, so that programs that import it run.
+"""The names of CANN's package that transfers KV caches between NPUs, so that programs that import this package run.
 
-The classes that would move a cache raise NotImplementedError.
+The classes that would transfer a cache raise NotImplementedError.
 
 Names and numbers: github.com/hicann/hixl, src/python/llm_datadist; for the numbers of DataType, ge::DataType.
 """
@@ -50,7 +50,7 @@ class DataType(IntEnum):
 
 
 class RegisterMemStatus(Enum):
-    """The state of a link."""
+    """The state of a link that transfers KV caches."""
 
     OK = 0
     PREPARING = 1
@@ -58,11 +58,11 @@ class RegisterMemStatus(Enum):
 
 
 class LLMException(RuntimeError):
-    """The error that CANN's package raises if it cannot move a cache. It is never raised here."""
+    """The exception that CANN's package raises if it cannot transfer a cache. virtual-ascend never raises it."""
 
 
 class _Unwritten:
-    """The base of the package's classes that cannot be instantiated here."""
+    """The base of the package's classes that cannot be instantiated with virtual-ascend."""
 
     def __init__(self, *_args: object, **_options: object) -> None:
         name = f"llm_datadist.{type(self).__name__}"
@@ -70,11 +70,11 @@ class _Unwritten:
 
 
 class LLMDataDist(_Unwritten):
-    """A link between clusters of NPUs."""
+    """A link that transfers KV caches between clusters of NPUs."""
 
 
 class LLMConfig(_Unwritten):
-    """The settings of a link."""
+    """The settings of a link that transfers KV caches."""
 
 
 class CacheDesc(_Unwritten):

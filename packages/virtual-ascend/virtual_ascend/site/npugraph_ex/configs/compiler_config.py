@@ -1,4 +1,5 @@
-"""Settings of the compiler, with the wheel's names. Settings that change no results are accepted and do nothing."""
+"""Settings of the npugraph_ex compiler, with the wheel's names. Settings that do not change results are accepted and
+have no effect."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 class CompilerConfig:
-    """The settings of one compiler."""
+    """The settings of one npugraph_ex compiler."""
 
     def __init__(self) -> None:
         for name, value in _DEFAULTS.items():

@@ -1,1 +1,1 @@
-"""torch_npu.contrib, of which the virtual Ascend has transfer_to_npu."""
+"""torch_npu.contrib, of which virtual-ascend implements transfer_to_npu."""

@@ -17,7 +17,7 @@ __all__ = ["all_gather_into_tensor_uneven", "is_hccl_available", "reduce_scatter
 
 
 def is_hccl_available() -> bool:
-    """Return True."""
+    """Return True, because virtual NPUs always have HCCL."""
     return True
 
 
@@ -28,12 +28,13 @@ def all_gather_into_tensor_uneven(
     group: ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Gather parts of different lengths along the first dimension. Without `output_split_sizes` all parts are equal.
+    """Gather parts of different lengths along the first dimension. Without `output_split_sizes`, all parts have the
+    same length.
 
-    Shapes: input [own, ..], output [sum of all, ..].
+    Shapes: input [length of this rank's part, ..], output [total length of all parts, ..].
 
     Returns:
-        The work to wait for, if `async_op`.
+        The work handle to wait for if `async_op` is set. Otherwise, None.
 
     Raises:
         RuntimeError: the sizes do not match.
@@ -55,14 +56,14 @@ def reduce_scatter_tensor_uneven(
     group: ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Reduce, and scatter parts of different lengths along the first dimension.
+    """Reduce the input, and scatter parts of different lengths along the first dimension.
 
-    Without `input_split_sizes` all parts are equal.
+    Without `input_split_sizes`, all parts have the same length.
 
-    Shapes: input [sum of all, ..], output [own, ..].
+    Shapes: input [total length of all parts, ..], output [length of this rank's part, ..].
 
     Returns:
-        The work to wait for, if `async_op`.
+        The work handle to wait for if `async_op` is set. Otherwise, None.
 
     Raises:
         RuntimeError: the sizes do not match.

@@ -17,7 +17,7 @@ from virtual_ascend.device.extension import extension
 
 __all__ = ["rebuild_npu_tensor"]
 
-_PHANTOM = b"phantom"  # marks a phantom, in place of the shared memory manager
+_PHANTOM = b"phantom"  # marks a phantom, instead of the shared memory manager
 
 _shared: dict[
     int, tuple[reductions.StorageWeakRef, tuple[bytes, bytes, int]]
@@ -34,7 +34,7 @@ def _share(tensor: torch.Tensor) -> tuple[bytes, bytes, int] | None:
     known = _shared.get(storage.data_ptr())
     if known is None or known[0].expired():
         if extension().is_phantom(tensor):
-            # A phantom shares only its size. The name lets tensors that share a storage share it there, too.
+            # A phantom shares only its size. By the name, tensors that share a storage also share it in the receiver.
             name = f"{os.getpid()}-{storage.data_ptr()}".encode()
             handle = (_PHANTOM, name, storage.nbytes())
             _shared[storage.data_ptr()] = (reductions.StorageWeakRef(storage), handle)
@@ -58,8 +58,8 @@ def _receive(manager: bytes, name: bytes, size: int, device: int) -> torch.Untyp
         phantom = torch.empty(size, dtype=torch.uint8, device=f"npu:{device}")
         if not extension().is_phantom(phantom):
             raise RuntimeError(
-                f"received a phantom of {size} bytes from a process with a lower VIRTUAL_ASCEND_PHANTOM: set the same "
-                "value in all processes"
+                f"received a phantom tensor, which has no values, of {size} bytes from a process with a lower "
+                "VIRTUAL_ASCEND_PHANTOM: set the same value in all processes"
             )
         whole: torch.UntypedStorage = phantom.untyped_storage()
         _received[name, device] = reductions.StorageWeakRef(whole)
@@ -88,11 +88,11 @@ def rebuild_npu_tensor(
     event_handle: bytes | None,
     event_sync_required: bool,
 ) -> torch.Tensor:
-    """Return the tensor that another process sent. It is on this process's NPU `storage_device`, and shares the
-    memory of the sender's tensor.
+    """Return the tensor that another process sent. The tensor is on this process's NPU `storage_device`, and shares
+    the memory of the sender's tensor.
 
     Raises:
-        RuntimeError: the sender has released the memory, or there is no such NPU.
+        RuntimeError: the sender has released the memory, or the NPU does not exist.
     """
     extension().init()
     extension().check_index(storage_device)
@@ -108,7 +108,7 @@ def rebuild_npu_tensor(
 
 
 def reduce_npu_tensor(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
-    """Return the function rebuild_npu_tensor, and the arguments with which it rebuilds this tensor.
+    """Return the function rebuild_npu_tensor, and the arguments that rebuild this tensor.
 
     Raises:
         RuntimeError: the tensor is not a leaf of autograd's graph, and requires a gradient.

@@ -1,4 +1,4 @@
-"""`torch.npu` of the virtual Ascend.
+"""virtual-ascend's `torch.npu`.
 
 Every operation has finished when its call returns. Streams and events therefore have identities and times, but the
 only order that they enforce is the order of delayed copies (VIRTUAL_ASCEND_COPIES).

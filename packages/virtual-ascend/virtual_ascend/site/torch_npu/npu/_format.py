@@ -1,4 +1,4 @@
-"""`torch_npu.Format`: the memory layouts of a real NPU. The virtual Ascend has ND and FRACTAL_NZ."""
+"""`torch_npu.Format`: the memory layouts of a real NPU. virtual-ascend has ND and FRACTAL_NZ."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ def _get_device_index(device: Place = None, optional: bool = True, allow_cpu: bo
 
     Raises:
         ValueError: `device` is another kind of device.
-        RuntimeError: there is no such NPU.
+        RuntimeError: the NPU does not exist.
     """
     if device is None:
         if not optional:
-            raise ValueError("expected an NPU with an index; found None")
+            raise ValueError("expected an NPU with an index, such as npu:0; found None")
         return current_device()
     if isinstance(device, bool) or not isinstance(device, int | str | torch.device):
         raise ValueError(f"expected an NPU (int, str or torch.device); found {device!r}")
@@ -72,16 +72,16 @@ def device_count() -> int:
 
 
 def init() -> None:
-    """Initialise the runtime. After this call, the set of visible NPUs is fixed.
+    """Initialize the runtime. After this call, the set of visible NPUs is fixed.
 
     Raises:
-        RuntimeError: no NPU is visible, or this process was forked from one that used an NPU.
+        RuntimeError: no NPU is visible, or this process was forked from a process that used an NPU.
     """
     _C.init()
 
 
 def is_initialized() -> bool:
-    """Return whether an NPU has been used."""
+    """Return whether this process has used an NPU."""
     return bool(_C.is_initialized())
 
 
@@ -89,7 +89,7 @@ _lazy_init = init
 
 
 def _lazy_call(function: Callable[[], object], **_options: object) -> None:
-    """Call the function now, because nothing has to be initialised first."""
+    """Call the function immediately, because nothing has to be initialized first."""
     function()
 
 
@@ -104,10 +104,10 @@ def current_device() -> int:
 
 
 def set_device(device: Place) -> None:
-    """Make an NPU current.
+    """Make an NPU the current device.
 
     Raises:
-        RuntimeError: there is no such NPU.
+        RuntimeError: the NPU does not exist.
     """
     index = device if isinstance(device, int) and not isinstance(device, bool) else _get_device_index(device)
     if index >= 0:
@@ -115,15 +115,16 @@ def set_device(device: Place) -> None:
 
 
 def exchange_device(device: int) -> int:
-    """Make an NPU current, and return the previous one. If `device` is negative, change nothing and return -1."""
+    """Make an NPU the current device, and return the index of the previous device. If `device` is negative, change
+    nothing and return -1."""
     if device < 0:
         return -1
     return maybe_exchange_device(device)
 
 
 def maybe_exchange_device(device: int) -> int:
-    """Make an NPU current, and return the previous one, as `exchange_device` does. If `device` is negative, change
-    nothing and return the current NPU."""
+    """Make an NPU the current device, and return the index of the previous device, as `exchange_device` does. If
+    `device` is negative, change nothing and return the index of the current device."""
     previous = current_device()
     if device >= 0:
         _C.set_device(device)
@@ -131,7 +132,7 @@ def maybe_exchange_device(device: int) -> int:
 
 
 class device:
-    """The context manager of `with torch.npu.device(1): ...`"""
+    """The context manager that implements `with torch.npu.device(1): ...`"""
 
     def __init__(self, device: Place) -> None:
         self.idx = _get_device_index(device, optional=True)
@@ -148,7 +149,7 @@ class device:
 
 
 class device_of(device):
-    """A context manager that makes the NPU of a tensor current. It does nothing for other tensors."""
+    """A context manager that makes the NPU of a tensor the current device. It does nothing for other tensors."""
 
     def __init__(self, obj: torch.Tensor) -> None:
         if obj.device.type == "npu":
@@ -158,7 +159,7 @@ class device_of(device):
 
 
 def synchronize(device: Place = None) -> None:
-    """Wait for the delayed copies of an NPU. All other work of a virtual NPU has already finished."""
+    """Wait for the NPU's pending non-blocking copies. All other work of a virtual NPU has already finished."""
     _C.synchronize_device(_get_device_index(device))
 
 
@@ -184,12 +185,12 @@ def get_device_capability(device: Place = None) -> None:
 
 
 def get_soc_version() -> int:
-    """Return the number by which torch_npu identifies the chip model."""
+    """Return torch_npu's number for the chip model."""
     return soc.VERSION
 
 
 def is_bf16_supported() -> bool:
-    """Return True, as on an Ascend 910B."""
+    """Return True, because an Ascend 910B supports bfloat16."""
     return True
 
 
@@ -199,10 +200,10 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def can_device_access_peer(device_id: Place, peer_device_id: Place) -> bool:
-    """Return whether an NPU can access the memory of another NPU: any NPU except itself.
+    """Return whether an NPU can access the memory of another NPU. The result is True for each pair of different NPUs.
 
     Raises:
-        AssertionError: there is no such NPU.
+        AssertionError: an NPU does not exist.
     """
     indices = []
     for which, asked in (("device", device_id), ("peer device", peer_device_id)):

@@ -1,4 +1,5 @@
-"""Graphs. A capture records work with its addresses, and a replay does it again on whatever these addresses hold.
+"""Graphs. A capture records operations with their addresses, and a replay runs them again on the data at these
+addresses.
 
 See device/csrc/graph.h, and docs/virtual-npus.md for the checks.
 """
@@ -34,7 +35,7 @@ _UPDATED = ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_
 
 
 def graph_pool_handle() -> Pool:
-    """Return the number of a new memory pool, which graphs may share."""
+    """Return the number of a new memory pool that graphs can share."""
     pool: Pool = _C.new_graph_pool()
     return pool
 
@@ -50,8 +51,8 @@ def graph_task_group_end(stream: torch.Stream) -> Group:
 
 
 def graph_task_update_begin(stream: torch.Stream, handle: Group) -> None:
-    """Begin an update of a group on a stream. The calls that follow replace the tasks of the group, and are not
-    computed."""
+    """Begin an update of a group on a stream. The calls that follow replace the tasks of the group instead of being
+    executed."""
     device, number = _place(stream)
     _C.begin_task_update(device, number, handle)
     captures.begin()
@@ -93,7 +94,7 @@ class NPUGraph:
         self._updated: list[_Updated] = []
 
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:
-        """Begin to capture the work on the current stream. The context manager `graph` calls this."""
+        """Start to capture the operations on the current stream. The context manager `graph` calls this method."""
         self._graph.capture_begin((0, 0) if pool is None else pool, capture_error_mode)
         captures.begin()
         captures.follow(self._follow if self.auto_dispatch_capture else None)
@@ -105,7 +106,7 @@ class NPUGraph:
         self._graph.capture_end()
 
     def replay(self) -> None:
-        """Run the captured work again, on the data at the same addresses.
+        """Run the captured operations again, on the data at the same addresses.
 
         Raises:
             RuntimeError: nothing was captured, or a task fails.
@@ -113,7 +114,7 @@ class NPUGraph:
         self._graph.replay()
 
     def reset(self) -> None:
-        """Delete the captured work."""
+        """Delete the captured operations."""
         self._graph.reset()
 
     def pool(self) -> Pool:
@@ -136,12 +137,12 @@ class NPUGraph:
         )
 
     def update(self, cpu_update_input: Sequence[Mapping[str, object]]) -> None:
-        """Give new host values to the calls of a capture, either with one mapping for each call or with one mapping
-        for all calls.
+        """Update the host-side arguments of the captured calls, with either one mapping for each call or a single
+        mapping for all calls.
 
         Raises:
-            RuntimeError: the capture did not set auto_dispatch_capture, or the number of mappings is neither 1 nor
-                the number of calls.
+            RuntimeError: the capture did not set auto_dispatch_capture, or the number of mappings is neither 1 nor the
+                number of calls.
         """
         if not self.auto_dispatch_capture:
             raise RuntimeError(
@@ -192,7 +193,7 @@ _DUMPED = ("name", "address", "shape", "strides", "dtype")
 
 
 class graph:
-    """A context manager that captures the work within it, on a new stream unless one is given."""
+    """A context manager that captures the operations in its `with` block, by default on a new stream."""
 
     default_capture_stream: Stream | None = None
 

@@ -42,22 +42,22 @@ def memory_stats_as_nested_dict(device: Place = None) -> dict[str, object]:
 
 
 def memory_allocated(device: Place = None) -> int:
-    """Return the number of bytes that live tensors have."""
+    """Return the number of bytes that live tensors occupy."""
     return memory_stats(device)["allocated_bytes.all.current"]
 
 
 def max_memory_allocated(device: Place = None) -> int:
-    """Return the largest number of bytes that live tensors have had since the last reset."""
+    """Return the peak number of bytes that live tensors have occupied since the last reset."""
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
 def memory_reserved(device: Place = None) -> int:
-    """Return the number of reserved bytes. The docstring of this module says which bytes count as reserved."""
+    """Return the number of reserved bytes. The docstring of this module defines reserved bytes."""
     return memory_stats(device)["reserved_bytes.all.current"]
 
 
 def max_memory_reserved(device: Place = None) -> int:
-    """Return the largest number of bytes that have been reserved since the last reset."""
+    """Return the peak number of bytes that have been reserved since the last reset."""
     return memory_stats(device)["reserved_bytes.all.peak"]
 
 
@@ -75,12 +75,12 @@ reset_max_memory_cached = reset_peak_memory_stats
 
 
 def reset_accumulated_memory_stats(device: Place = None) -> None:
-    """Reset the accumulated counters of an NPU, which only ever grow, to zero."""
+    """Reset the accumulated counters of an NPU, which never decrease, to zero."""
     _C.reset_accumulated(_get_device_index(device))
 
 
 def empty_cache() -> None:
-    """Release the memory that is reserved but in which no tensor lives."""
+    """Release the reserved memory that no tensor occupies."""
     _C.empty_cache()
 
 
@@ -89,13 +89,14 @@ def ipc_collect() -> None:
 
 
 def mem_get_info(device: Place = None) -> tuple[int, int]:
-    """Return the free and the total memory of an NPU in bytes. Only memory that this process uses counts as used."""
+    """Return the free and the total memory of an NPU in bytes. The memory of other processes is treated as free."""
     total = int(_C.total_memory())
     return total - memory_reserved(device), total
 
 
 def set_per_process_memory_fraction(fraction: float, device: Place = None) -> None:
-    """Limit this process to a part of an NPU's memory. An allocation beyond this limit raises torch.OutOfMemoryError.
+    """Limit this process to a fraction of an NPU's memory. An allocation beyond this limit raises
+    torch.OutOfMemoryError.
 
     Raises:
         TypeError: `fraction` is not a float.
@@ -114,7 +115,7 @@ _fractions: dict[int, float] = {}
 
 
 def get_per_process_memory_fraction(device: Place = None) -> float:
-    """Return the part of an NPU's memory that this process may use; 1 by default."""
+    """Return the fraction of an NPU's memory that this process may use. The default is 1."""
     return _fractions.get(_get_device_index(device), 1.0)
 
 
@@ -234,7 +235,7 @@ class NPUPluggableAllocator:
 
 
 class MemPool:
-    """A memory pool. It takes its memory from a given allocator or, without one, from the device."""
+    """A memory pool that gets its memory from a given allocator or, without an allocator, from the device."""
 
     def __init__(self, allocator: _Functions | None = None) -> None:
         self._allocator = allocator
@@ -250,7 +251,7 @@ class MemPool:
 
 @contextmanager
 def use_mem_pool(pool: MemPool, device: Place = None) -> Iterator[None]:
-    """Take this thread's NPU memory from the pool within the context."""
+    """Context manager that allocates this thread's NPU memory from the pool."""
     allocator = pool._allocator
     if allocator is None:
         yield

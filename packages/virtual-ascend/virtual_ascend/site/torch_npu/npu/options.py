@@ -1,4 +1,5 @@
-"""Switches of torch.npu for a real NPU's compiler and arithmetic. Here they are only checked and stored."""
+"""Switches of torch.npu for a real NPU's compiler and arithmetic. On virtual NPUs, they are only checked and
+stored."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def set_option(option: dict[str, object]) -> None:
     Raises:
         TypeError: `option` is not a dictionary.
         RuntimeError: an option does not exist.
-        ValueError: an option does not take its value.
+        ValueError: an option has an invalid value.
     """
     if not isinstance(option, dict):
         raise TypeError("npu option must be a dict.")

@@ -37,7 +37,7 @@ default_generators = _DefaultGenerators()
 
 
 def _index(device: Place) -> int:
-    # As in torch_npu, only the number counts, so that Megatron's "cuda" is an NPU, too.
+    # As in torch_npu, only the number matters, so that Megatron's "cuda" is also an NPU.
     if isinstance(device, str):
         device = torch.device(device)
     return int(_get_device_index(device.index if isinstance(device, torch.device) else device))

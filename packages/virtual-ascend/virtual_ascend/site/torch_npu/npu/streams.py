@@ -25,13 +25,13 @@ _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
 class Stream(torch.Stream):  # type: ignore[misc]
-    """A stream of one NPU. If no identity is given, a new stream is made."""
+    """A stream of one NPU. If no identity is passed, a new stream is created."""
 
     def __new__(cls, device: Place = None, priority: int = 0, **identity: int) -> Stream:
         if identity:
             if identity.get("device_type") != _DEVICE_TYPE:
                 raise RuntimeError(
-                    f"expected a stream of an NPU (device type {_DEVICE_TYPE}); found device type "
+                    f"expected an NPU stream (device type {_DEVICE_TYPE}); found device type "
                     f"{identity.get('device_type')}"
                 )
             _C.check_index(identity.get("device_index", -1))
@@ -65,15 +65,13 @@ class Stream(torch.Stream):  # type: ignore[misc]
 class Event(torch.Event):  # type: ignore[misc]
     """A point in time on an NPU."""
 
-    # torch.Event.elapsed_time refuses a subclass of torch.Event as the end, so the time is kept here.
+    # torch.Event.elapsed_time rejects a subclass of torch.Event as the end, so the time is kept here.
     _timed: bool
     _recorded_at: int | None
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
         if interprocess:
-            raise NotImplementedError(
-                "torch_npu.npu.Event(interprocess=True) is not implemented by the virtual Ascend"
-            )
+            raise NotImplementedError("virtual-ascend does not implement torch_npu.npu.Event(interprocess=True)")
         event: Event = super().__new__(
             cls, device=torch.device("npu", current_device()), enable_timing=enable_timing, blocking=blocking
         )
@@ -93,19 +91,19 @@ class Event(torch.Event):  # type: ignore[misc]
         return f"<torch_npu.npu.Event {name:#x}>" if name else "<torch_npu.npu.Event uninitialized>"
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Record the event now."""
+        """Record the event immediately."""
         super().record(current_stream() if stream is None else stream)
         self._recorded_at = time.perf_counter_ns()
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Make a stream, by default the current one, wait for this event."""
+        """Make `stream` wait for this event. By default, the current stream waits."""
         super().wait(current_stream() if stream is None else stream)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the milliseconds from this event to another.
 
         Raises:
-            RuntimeError: one of the events was not recorded, or was made without enable_timing.
+            RuntimeError: one of the events was not recorded, or was created without enable_timing.
         """
         if not (self._timed and end_event._timed):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'")
@@ -115,7 +113,8 @@ class Event(torch.Event):  # type: ignore[misc]
 
 
 class StreamContext:
-    """A context manager that makes a stream and the stream's NPU current. With None, it changes nothing."""
+    """A context manager that makes a stream the current stream, and the stream's NPU the current device. With None, it
+    changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -138,7 +137,7 @@ class StreamContext:
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
-    """Return the context manager of `with torch.npu.stream(s): ...`"""
+    """Return the context manager that implements `with torch.npu.stream(s): ...`"""
     return StreamContext(stream)
 
 
@@ -149,14 +148,14 @@ def current_stream(device: Place = None) -> Stream:
 
 
 class ExternalEvent:
-    """An event between a graph and work outside of the graph. A stream can wait for the event before the event is
-    recorded."""
+    """An event that synchronizes a graph with work outside the graph. A stream can wait for the event before the event
+    is recorded."""
 
     def __init__(self) -> None:
         self._event = _C.ExternalEvent()
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Record the event, so that a replay that is waiting for it continues."""
+        """Record the event, which releases a replay that is waiting for it."""
         self._event.record(*_place(stream))
 
     def wait(self, stream: torch.Stream | None = None) -> None:
@@ -178,7 +177,7 @@ def _place(stream: torch.Stream | None) -> tuple[int, int]:
 
 
 def is_current_stream_capturing() -> bool:
-    """Return whether a graph is capturing the current stream."""
+    """Return whether the current stream is being captured into a graph."""
     return bool(_C.is_initialized() and _C.is_capturing(current_device()))
 
 
@@ -194,7 +193,8 @@ def set_stream(stream: torch.Stream | None) -> None:
 
 
 def erase_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
-    """Undo `tensor.record_stream(stream)`. This has no effect, because memory is freed with its last tensor anyway.
+    """Undo `tensor.record_stream(stream)`. This has no effect, because memory is always freed together with its last
+    tensor.
 
     Raises:
         RuntimeError: the tensor is not on an NPU.

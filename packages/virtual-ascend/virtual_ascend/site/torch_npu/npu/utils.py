@@ -1,6 +1,6 @@
 """`torch_npu.npu.utils`: functions about the current NPU, CANN, and overflows.
 
-It follows torch_npu/npu/utils.py on an Ascend 910B, which has infinities and NaN instead of saturation.
+This module follows torch_npu/npu/utils.py on an Ascend 910B, which has infinities and NaN instead of saturation.
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ _CANN_PARTS = ("CANN", "RUNTIME", "COMPILER", "HCCL", "TOOLKIT", "OPP", "OPP_KER
 
 
 def get_cann_version(module: str = "CANN") -> str:
-    """Return the version of a part of CANN, or of the DRIVER. Return "" for any other name."""
+    """Return the version of a component of CANN, or of the driver for `DRIVER`. Return an empty string for any other
+    name."""
     if module == "DRIVER":
         return _settings.driver_version
     return _settings.cann_version if module in _CANN_PARTS else ""
 
 
 def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
-    """Return whether a part of CANN has this version or a newer one.
+    """Return whether a component of CANN has this version or a newer one.
 
     Raises:
-        RuntimeError: `version` is older than 8.1.RC1, which the real function refuses.
+        RuntimeError: `version` is older than 8.1.RC1, which the real function rejects.
         packaging.version.InvalidVersion: `version` is not a version.
     """
     if Version(version) < _OLDEST_VERSION:
@@ -78,7 +79,7 @@ def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
 
 
 def is_support_inf_nan() -> bool:
-    """Return True, as on an Ascend 910B."""
+    """Return True, because an Ascend 910B supports infinity and NaN."""
     return True
 
 
@@ -95,7 +96,8 @@ def npu_check_overflow(grad: float | torch.Tensor) -> bool:
 
 
 def get_npu_overflow_flag() -> bool:
-    """Raise RuntimeError, because only NPUs that saturate have this flag, and an Ascend 910B does not saturate.
+    """Raise RuntimeError, because only NPUs with saturating arithmetic have this flag, and an Ascend 910B does not
+    saturate.
 
     Raises:
         RuntimeError: always.
@@ -104,7 +106,7 @@ def get_npu_overflow_flag() -> bool:
 
 
 def clear_npu_overflow_flag() -> None:
-    """Warn that an Ascend 910B has no overflow flag that could be cleared."""
+    """Do nothing except warn, because an Ascend 910B has no overflow flag to clear."""
     warnings.warn(
         "When soc_version >= Ascend910B1, clear_npu_overflow_flag is useless, please remove it.", stacklevel=2
     )

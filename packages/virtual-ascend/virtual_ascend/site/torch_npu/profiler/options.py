@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class ProfilerActivity(Enum):
-    """A processor whose work is recorded."""
+    """A type of processor (CPU or NPU) whose activity is recorded."""
 
     CPU = "CPU"
     NPU = "NPU"
@@ -23,7 +23,7 @@ class ProfilerLevel(Enum):
 
 
 class AiCMetrics(Enum):
-    """The counters of the AI core to record."""
+    """The AI core counters to record."""
 
     AiCoreNone = "ACL_AICORE_NONE"
     PipeUtilization = "ACL_AICORE_PIPE_UTILIZATION"
@@ -44,7 +44,7 @@ class ExportType(Enum):
 
 
 class HostSystem(Enum):
-    """The counters of the host to record."""
+    """The host counters to record."""
 
     CPU = "cpu"
     MEM = "mem"
@@ -73,7 +73,7 @@ class _ExperimentalConfig:
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """Return the activities that a profiler accepts. Our profiler records none of them."""
+    """Return the activities that a profiler accepts. virtual-ascend's profiler records none of them."""
     return set(ProfilerActivity)
 
 

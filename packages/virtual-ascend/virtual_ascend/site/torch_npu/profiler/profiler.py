@@ -1,4 +1,4 @@
-"""The module of torch_npu that has `analyse`. Its other names are in `torch_npu.profiler`, too."""
+"""The module of torch_npu that has `analyse`. Its other names are also in `torch_npu.profiler`."""
 
 from __future__ import annotations
 

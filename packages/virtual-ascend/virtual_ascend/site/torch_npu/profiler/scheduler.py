@@ -12,7 +12,7 @@ __all__ = ["ProfilerAction", "schedule"]
 
 
 class ProfilerAction(Enum):
-    """The action of the profiler in a step."""
+    """What the profiler does in a step, such as warm up or record."""
 
     NONE = 0
     WARMUP = 1

@@ -1,4 +1,4 @@
-"""A profiler that records nothing, says so, and leaves a Chrome trace without events for tools to read.
+"""A profiler that records nothing, reports this, and writes a Chrome trace without events for tools to read.
 
 Its folders are torch_npu's: `<worker>_<time>_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json`.
 """
@@ -73,7 +73,7 @@ class _KinetoProfile:
         self.metadata[key] = value
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a value, given as JSON, to the trace."""
+        """Add a JSON value to the trace."""
         self.metadata[key] = json.loads(value)
 
     def export_chrome_trace(self, output_path: str) -> None:
@@ -93,7 +93,7 @@ class _KinetoProfile:
 class profile(_KinetoProfile):
     """A profiler with a schedule: `with profile(...) as p: ...; p.step()`.
 
-    It calls `on_trace_ready` when a recording of the schedule ends.
+    It calls `on_trace_ready` at the end of each recording window of the schedule.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class profile(_KinetoProfile):
         self.current_action = self._schedule(self.step_num)
 
     def stop(self) -> None:
-        """End the schedule, and save a recording that is under way."""
+        """End the schedule, and save the recording in progress, if there is one."""
         if self._running and self.current_action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE):
             self._ready()
         self._running = False

@@ -7,7 +7,7 @@ from virtual_ascend.settings import Settings
 
 
 def get_cann_version() -> str:
-    """Return the version of CANN that the virtual Ascend pretends to have."""
+    """Return the version of CANN that virtual-ascend emulates."""
     return Settings.read().cann_version
 
 

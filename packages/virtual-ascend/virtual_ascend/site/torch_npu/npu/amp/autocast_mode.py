@@ -12,7 +12,7 @@ __all__ = ["autocast", "custom_bwd", "custom_fwd"]
 
 
 class autocast(torch.autocast):  # type: ignore[misc]
-    """`torch.autocast("npu", ...)`."""
+    """Equivalent to `torch.autocast("npu", ...)`."""
 
     def __init__(self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True) -> None:
         super().__init__("npu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
@@ -21,12 +21,12 @@ class autocast(torch.autocast):  # type: ignore[misc]
 def custom_fwd(
     fwd: Callable[..., object] | None = None, *, cast_inputs: torch.dtype | None = None
 ) -> Callable[..., object]:
-    """`torch.amp.custom_fwd(device_type="npu")`."""
+    """Equivalent to `torch.amp.custom_fwd(device_type="npu")`."""
     wrapped: Callable[..., object] = _custom_fwd(fwd, device_type="npu", cast_inputs=cast_inputs)
     return wrapped
 
 
 def custom_bwd(bwd: Callable[..., object]) -> Callable[..., object]:
-    """`torch.amp.custom_bwd(device_type="npu")`."""
+    """Equivalent to `torch.amp.custom_bwd(device_type="npu")`."""
     wrapped: Callable[..., object] = _custom_bwd(bwd, device_type="npu")
     return wrapped

@@ -41,8 +41,8 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
         return None
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """End the iteration, and adapt the scale to the iteration's overflows. If `new_scale` is given, use that
-        scale. A scale that is not dynamic stays as it is."""
+        """End the iteration, and adjust the scale if gradients overflowed. If `new_scale` is specified, use that
+        scale. A scale that is not dynamic does not change."""
         self._has_overflow = False
         if self.is_enabled() and not self._dynamic and new_scale is None:
             self._per_optimizer_states.clear()
@@ -50,7 +50,7 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
             super().update(new_scale)
 
     def state_dict(self) -> dict[str, object]:
-        """Return the state as torch does, with an additional entry that says whether the scale is dynamic."""
+        """Return the same state as torch's GradScaler, with an additional entry for whether the scale is dynamic."""
         state: dict[str, object] = super().state_dict()
         return state | {"dynamic": self._dynamic} if self.is_enabled() else state
 
@@ -59,7 +59,7 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
 
         Raises:
             RuntimeError: the state is empty.
-            KeyError: the state does not say whether the scale is dynamic.
+            KeyError: the state has no entry for whether the scale is dynamic.
         """
         super().load_state_dict(state_dict)
         if self.is_enabled():

@@ -1,4 +1,4 @@
-"""The function with which vllm-ascend registers ATB's operators before it compiles them."""
+"""The function that vllm-ascend calls to register ATB's operators before it compiles them."""
 
 from __future__ import annotations
 
