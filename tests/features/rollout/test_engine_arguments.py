@@ -78,6 +78,11 @@ def test_graph_sizes_of_the_user_win_over_those_of_the_rollout(built: list[dict[
     assert built[0]["compilation_config"] == {"level": 0, "cudagraph_capture_sizes": [4]}
 
 
+def test_graph_sizes_that_are_no_list_reach_the_engine(built: list[dict[str, object]]) -> None:
+    build(settings(cudagraph_capture_sizes=8, enforce_eager=False))
+    assert built[0]["compilation_config"] == {"level": 0, "cudagraph_capture_sizes": 8}
+
+
 def test_an_engine_with_graphs_of_which_nobody_named_the_sizes_captures_few(built: list[dict[str, object]]) -> None:
     build(settings(enforce_eager=False))
     sizes = [8, 16, 32, 64, 128, 192, 256, 384]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ..configuration import Section
@@ -64,7 +64,8 @@ def arguments(engine: Section) -> dict[str, object]:
         asked["enable_expert_parallel"] = True
     sizes = engine.get("cudagraph_capture_sizes")
     if sizes and not engine.get("enforce_eager"):
-        asked["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
+        # The engine refuses what is not a list.
+        asked["compilation_config"] = {"cudagraph_capture_sizes": [*sizes] if isinstance(sizes, Sequence) else sizes}
     return _merged(asked, user_kwargs(engine))
 
 

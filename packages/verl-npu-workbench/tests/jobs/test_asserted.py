@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.jobs.asserted import instance, refused, refused_sections, section
+from verl_npu_workbench.jobs.asserted import WORLD, instance, refused, refused_sections, section
 from verl_npu_workbench.jobs.settings import Settings
 
 from verl_npu.registry.source.tree import SourceTree, Target
@@ -184,3 +185,140 @@ def test_a_name_may_be_registered_in_several_ways(by: str, said: list[str], tree
     text = f"import elsewhere\nimport verl.parts\nfrom .sub import Sub\n\nclass Dispatch: ...\n\n{by}\nclass New: ..."
     (tmp_path / "verl" / "new.py").write_text(text)
     assert list(refused(Target("verl.parts", "Registry.new"), ["new"], tree)) == said
+
+
+FOLLOWED: Mapping[str, tuple[str, str]] = {
+    "a text beside a number": ("if config.text > 0: pass", "TypeError: '>' not supported between instances of"),
+    "a text beside an unknown number": ("assert elsewhere.steps() >= config.text", "TypeError: 'ten' is no number"),
+    "a text as a number": ("int(config.text)", "ValueError: invalid literal for int() with base 10: 'ten'"),
+    "a list that is too short": ("int(config.one[1])", "IndexError: list index out of range: config.one[1]"),
+    "too few values": ("first, second = config.one", "ValueError: expected 2 values, got 1: (first, second)"),
+    "a part of nothing": ("config.nothing.lower()", "AttributeError: 'NoneType' object has no attribute 'lower'"),
+    "a division by nothing": ("int(len(elsewhere.rows()) // config.zero)", "ZeroDivisionError: division by zero"),
+    "a name without a value": (
+        "if config.zero: folder = 1\n    int(folder)",
+        "UnboundLocalError: a variable without a value: folder",
+    ),
+    "a context": ("with elsewhere.timer() as timer: assert config.zero", "config.zero"),
+    "a loop over batches": ("for batch in elsewhere.batches():\n        assert config.zero", "config.zero"),
+    "a loop over many": ("for epoch in range(1000):\n        assert config.zero", "config.zero"),
+    "a loop as long as": ("while config.one:\n        assert config.zero", "config.zero"),
+    "a loop that goes on": (
+        "for each in (1, 2):\n        if each == 1: continue\n        assert config.zero, f'at {each}'",
+        "at 2",
+    ),
+    "an attempt whose errors are errors": (
+        "try: int(config.text)\n    except ValueError as error: raise TypeError from error",
+        "ValueError: invalid literal for int() with base 10: 'ten'",
+    ),
+    "what follows from an error": ("assert config.zero, 'zero'\n    int(1 / config.zero)", "zero"),
+    "an attempt with an end": ("try: assert config.zero\n    finally: elsewhere.end()", "config.zero"),
+    "a mesh": ("elsewhere.init_device_mesh('npu', mesh_shape=(2, 3))", ""),
+    "another mesh": (
+        "init_device_mesh('npu', mesh_shape=(2, 3))",
+        "RuntimeError: a device mesh of (2, 3) for 8 ranks",
+    ),
+    "a module that is not there": (
+        "importlib.import_module('json.no_such_module')",
+        "ModuleNotFoundError: no module named json.no_such_module in this environment: ",
+    ),
+    "a name that a module does not have": (
+        "getattr(importlib.import_module('json.decoder'), 'JSONDecodr')",
+        "AttributeError: module json.decoder has no attribute JSONDecodr, but JSONDecoder: ",
+    ),
+    "a class of a module": (
+        "check = getattr(importlib.import_module('own_checks'), 'Check')\n    check(config.zero)",
+        "zero",
+    ),
+    "a function of another module": ("checks.check(config.zero)", "no zero"),
+    "a registered function": (
+        "assert 'one' in checks.CHECKS\n    check = checks.CHECKS['one']\n    check(config.zero)",
+        "not one",
+    ),
+    "a method that gives up": ("int(checks.Check.get(config, 'zero') or config.text)", "ValueError"),
+    "a file of the user's": (
+        "spec = importlib.util.spec_from_file_location('mine', config.file)\n"
+        "    assert hasattr(importlib.util.module_from_spec(spec), 'other')",
+        "hasattr(importlib.util.module_from_spec(spec), 'other')",
+    ),
+}
+UNFOLLOWED_ERRORS = {
+    "an attempt": "try: int(config.text)\n    except ValueError: pass",
+    "errors that are suppressed": "with contextlib.suppress(ValueError): int(config.text)",
+    "a loop that may end": "for each in (1, 2):\n        if elsewhere.ends(): break\n        assert config.zero",
+    "a condition that nobody knows": "if elsewhere.condition(): int(config.text)",
+    "a text beside an unknown text": "assert elsewhere.version() >= '0.9'",
+    "a name that an expression gives": "if (folder := elsewhere.folder()) and int(folder): pass",
+    "a list that others fill": "rows = []\n    elsewhere.fill(rows)\n    rows[0]",
+    "arguments that nobody knows": "checks.check(*elsewhere.values())",
+    "a default that nobody chose": "assert default == 1",
+    "a class that others make": "checks.Wrapped()",
+    "a module with names that nobody knows": "getattr(importlib.import_module('own_checks'), 'Other')",
+    "a configuration's list": "assert not isinstance(config.one, list)",
+    "what may have come before": "state = None\n    if elsewhere.known(): return\n    state.lower()",
+    "a package that is not here": "importlib.import_module('no_such_package.optim')",
+}
+CHECKS = """
+import elsewhere
+from elsewhere import *
+
+CHECKS = {}
+
+def register(name):
+    def add(function):
+        CHECKS[name] = function
+        return function
+    return add
+
+@register("one")
+def one(value):
+    assert value, "not one"
+
+def check(value=None):
+    assert value, "no zero"
+
+class Check:
+    def __init__(self, value):
+        assert value, "zero"
+
+    @staticmethod
+    def get(of, name):
+        try:
+            return of.get(name)
+        except AttributeError:
+            return None
+
+@elsewhere.wraps
+class Wrapped:
+    def __init__(self):
+        assert False
+"""
+
+
+def said_of(body: str, tree: SourceTree, tmp_path: Path) -> list[str]:
+    (tmp_path / "mine.py").write_text("def compute_score(): ...")
+    (tmp_path / "own_checks").mkdir()
+    for name in ("own_checks/__init__.py", "verl/checks.py"):
+        (tmp_path / name).write_text(CHECKS)
+    (tmp_path / "verl" / "job.py").write_text(
+        f"import elsewhere\nimport importlib\nfrom verl import checks\n\ndef start(config, default=2):\n    {body}\n"
+    )
+    settings = {"text": "ten", "zero": 0, "one": [0.9], "nothing": None, "file": str(tmp_path / "mine.py")}
+    return list(refused(Target("verl.job", "start"), [section(Settings(settings))], tree, {WORLD: 8}))
+
+
+@pytest.mark.parametrize(("body", "said"), FOLLOWED.values(), ids=FOLLOWED.keys())
+def test_an_error_of_python_is_upstreams_if_its_values_are_known(
+    body: str, said: str, tree: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = said_of(body, tree, tmp_path)
+    assert [each[: len(said)] for each in found] == ([said] if said else [])
+
+
+@pytest.mark.parametrize("body", UNFOLLOWED_ERRORS.values(), ids=UNFOLLOWED_ERRORS.keys())
+def test_an_error_that_is_not_certain_is_none(
+    body: str, tree: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert said_of(body, tree, tmp_path) == []

@@ -55,6 +55,10 @@ def test_npus_are_those_of_whoever_starts_the_ranks(started: tuple[int, int, boo
 
 WRONG: dict[str, tuple[Mapping[str, object], list[tuple[Framework, str, str, int]]]] = {
     "Megatron": (MEGATRON, [(Framework.MEGATRON, f"{ACTOR}.megatron", "TP 4 x PP 2 x CP 1 = 8", 12)]),
+    "experts": (
+        {f"{ACTOR}.strategy": "megatron", f"{ACTOR}.megatron.expert_model_parallel_size": 5},
+        [(Framework.MEGATRON, f"{ACTOR}.megatron", "expert TP 1 x EP 5 x PP 1 = 5", 12)],
+    ),
     "Ulysses": ({ULYSSES: 8}, [(Framework.FSDP, ULYSSES, "8", 12)]),
     "no critic": ({"algorithm.adv_estimator": "grpo", "critic.ulysses_sequence_parallel_size": 8}, []),
     "a rollout with its own NPUs": (

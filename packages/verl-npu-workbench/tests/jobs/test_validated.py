@@ -58,11 +58,19 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
         "algorithm.adv_estimator": "mine",
         f"{MODEL}.external_lib": "my.estimators",
     },
+    "a loss that a library of the user's registers": {
+        f"{ACTOR}.policy_loss.loss_mode": "mine",
+        f"{MODEL}.external_lib": "my.losses",
+    },
     "another data type": {f"{ACTOR}.fsdp_config.model_dtype": "bf16"},
     "no data type": {f"{ACTOR}.fsdp_config.model_dtype": None},
     "experts over all of a replica": {f"{ROLLOUT}.expert_parallel_size": 2},
     "a mini batch above a dynamic batch": {**DYNAMIC, f"{ACTOR}.ppo_mini_batch_size": 128},
     "no micro-batch of a dynamic batch": {**DYNAMIC, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None},
+    "micro-batches of all ranks together": {
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": None,
+        f"{ACTOR}.ppo_micro_batch_size": 16,
+    },
     "no micro-batch of a reference that there is not": {
         f"{ACTOR}.use_kl_loss": False,
         f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": None,
@@ -89,6 +97,24 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
 REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "an estimator misspelt": ({"algorithm.adv_estimator": "gpro"}, "choices", "Unknown advantage estimator"),
     "an engine misspelt": ({f"{ROLLOUT}.name": "vlm"}, "choices", "Rollout vlm with mode"),
+    "a negative learning rate": ({f"{ACTOR}.optim.lr": -1e-6}, "validation", "Invalid learning rate: -1e-06"),
+    "a text as a frequency": ({"trainer.save_freq": "10steps"}, "validation", "TypeError: '>' not supported"),
+    "a bound below 1": (
+        {f"{ACTOR}.clip_ratio_c": 0.5},
+        "validation",
+        "should be greater than 1.0, but get the value: 0.5",
+    ),
+    "an optimizer misspelt": (
+        {f"{ACTOR}.optim.optimizer": "AdamWW", f"{ACTOR}.optim.optimizer_impl": "torch.optim"},
+        "validation",
+        "torch.optim has no attribute AdamWW, but Adam",
+    ),
+    "a group of 3 ranks": ({f"{ACTOR}.fsdp_config.fsdp_size": 3}, "validation", "a device mesh of (2, 3) for 8 ranks"),
+    "an agent loop misspelt": (
+        {f"{ROLLOUT}.agent.default_agent_loop": "agnt"},
+        "validation",
+        "loop agnt not registered",
+    ),
     "a penalty misspelt": ({f"{ACTOR}.kl_loss_type": "low_var"}, "choices", "NotImplementedError"),
     "a penalty of the reward misspelt": ({**IN_REWARD, "algorithm.kl_penalty": "k"}, "choices", "NotImplementedError"),
     "a loss misspelt": ({f"{ACTOR}.policy_loss.loss_mode": "gsop"}, "choices", "Unsupported loss mode: gsop"),
@@ -292,5 +318,5 @@ def test_a_recipe_may_register_a_name_of_its_own(
     given = {"algorithm.adv_estimator": "mine", "custom_reward_function.path": str(reward)}
     reward.write_text("def compute_score(): ...")
     assert [each.code for each in found(upstream, given)] == ["choices"]
-    reward.write_text('@register_adv_est("mine")\ndef estimate(): ...')
+    reward.write_text('@register_adv_est("mine")\ndef estimate(): ...\ndef compute_score(): ...')
     assert found(upstream, given) == []

@@ -16,6 +16,7 @@ from verl_npu_workbench.layers import running, vllm
 from verl_npu_workbench.layers.running import compare_layers
 
 from verl_npu.errors import RolloutError
+from verl_npu.registry.source.tree import SourceTree
 
 ROLLOUT = "actor_rollout_ref.rollout"
 GOOD = {"first": None, "cause": None, "not_shown": []}
@@ -153,6 +154,19 @@ def test_the_trainer_has_the_dtype_of_the_script_or_of_the_engine(
 ) -> None:
     actor = "actor_rollout_ref.actor"
     settings = Settings({f"{actor}.strategy": strategy, f"{actor}.{key}": value, f"{ROLLOUT}.dtype": "float32"})
+    assert running._trainer(settings, 1, [])["dtype"] == dtype
+
+
+@pytest.mark.parametrize(("legacy", "dtype"), [(True, "float16"), (False, "bfloat16")])
+def test_a_dtype_that_verl_does_not_read_is_not_the_trainers(
+    legacy: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("engine/fsdp/transformer_impl.py", *(["fsdp_workers.py"] if legacy else [])):
+        (file := tmp_path / "verl" / "workers" / name).parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("fsdp_config.dtype" if legacy else "")
+    found = SourceTree.at(tmp_path, ("verl",))
+    monkeypatch.setattr(SourceTree, "installed", lambda packages: found)
+    settings = Settings({"actor_rollout_ref.actor.fsdp_config.dtype": "float16", f"{ROLLOUT}.dtype": "float32"})
     assert running._trainer(settings, 1, [])["dtype"] == dtype
 
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
+from verl_npu.registry.source.definition import bound_names
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .settings import Settings
@@ -41,17 +45,18 @@ _COMPUTES: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _TYPES: Mapping[str, type] = {each.__name__: each for each in (bool, int, float, str, dict, list)}
-_KNOWN = (str, bool, int, float, list, tuple, dict, type(None))
-_BUILTINS: Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]] = {
-    "bool": (_KNOWN, bool),
-    "int": (_KNOWN, int),
-    "str": (_KNOWN, str),
-    "list": ((list, tuple, dict), list),
-    "len": ((str, list, tuple, dict), len),
-    "sorted": ((list, tuple, dict), sorted),
+_PLAIN = (str, bool, int, float, list, tuple, dict, type(None))
+_BUILTINS: Mapping[str, Callable[..., object]] = {
+    "enumerate": lambda values: [*enumerate(values)],
+    **{each.__name__: each for each in (bool, int, float, str, list, len, sorted, range)},
 }
-"""Python's functions of one argument that the interpreter evaluates, each with the argument types that it may be
-called with."""
+"""Python's functions that the interpreter calls if all arguments have plain types."""
+WORLD = "torch.distributed.get_world_size()"
+_MOST_REPEATED = 64
+"""The greatest number of times that a loop's body is followed."""
+HERE = "in this environment"
+_FOLLOWED = ("torch", "torchdata")
+"""Installed packages whose classes refuse upstream's arguments."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64", "half"})
 _MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
@@ -65,6 +70,13 @@ _MAX_DEPTH = 8
 
 class _Unknown(Exception):
     """Raised when a value does not follow from the configuration alone."""
+
+
+class _Failed(Exception):
+    """Raised when Python would raise an error for an expression with known values."""
+
+    def __init__(self, kind: str, message: object, node: ast.AST) -> None:
+        super().__init__(f"{kind}: {message}: {ast.unparse(node)}")
 
 
 UNKNOWN = object()
@@ -96,16 +108,16 @@ class _Section:
         if key not in self.values:
             return UNKNOWN
         # Only the running job can resolve the rest of the interpolations; `???` marks a missing value.
-        return UNKNOWN if isinstance(value, str) and ("${" in value or value == "???") else value
+        return UNKNOWN if isinstance(value, str | list) and ("${" in str(value) or value == "???") else value
 
 
 class _Registry(dict[object, object]):
     """A registry dictionary in upstream's code. If a look-up does not find a name, the names that other modules
     register are read one after the other, until the name is found."""
 
-    def __init__(self, own: Mapping[object, object], registered: Iterator[object]) -> None:
+    def __init__(self, own: Mapping[object, object], registered: Iterator[tuple[object, object]]) -> None:
         super().__init__(own)
-        self._registered: Iterator[object] | None = registered
+        self._registered: Iterator[tuple[object, object]] | None = registered
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in self._others()
@@ -120,8 +132,8 @@ class _Registry(dict[object, object]):
         if self._registered is None:
             raise _Unknown
         registered, self._registered = self._registered, None
-        for each in registered:
-            self[each] = UNKNOWN
+        for each, value in registered:
+            self[each] = value
             # An error in the middle leaves the registry incomplete.
             self._registered = registered
             yield each
@@ -161,8 +173,30 @@ class _Object:
 
 
 @dataclass(frozen=True, slots=True)
+class _Module:
+    """A module that is installed here, or a file of the user's."""
+
+    name: str
+    tree: SourceTree | None
+    """The source of the module's package. None for a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreign:
+    """A class in a module that is installed here."""
+
+    module: _Module
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Returned:
     value: object
+
+
+_BREAK, _CONTINUE = _Returned("break"), _Returned("continue")
+_MAYBE_RETURNED, _MAYBE_LEFT = _Returned(UNKNOWN), _Returned("break or continue")
+"""The results of statements that may leave the function, or the loop around them, or do neither."""
 
 
 Names = dict[str, object]
@@ -177,30 +211,36 @@ def section(settings: Settings, key: str = "") -> object:
     return _Section(dict(settings.values), key)
 
 
-def instance(of: Target, attributes: Mapping[str, object]) -> object:
-    """Return an object of one of upstream's classes. Only the given attributes are known."""
-    return _Object(of, dict(attributes))
+def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
+    """Return an object of one of upstream's classes. Only the given attributes are known, and the other attributes of
+    the same object before."""
+    return _Object(of, {**(before.attributes if isinstance(before, _Object) else {}), **attributes})
 
 
 def refused(
-    target: Target, args: Sequence[object], tree: SourceTree, known: Mapping[str, object] | None = None
+    target: Target,
+    args: Sequence[object],
+    tree: SourceTree,
+    known: Mapping[str, object] | None = None,
+    given: Mapping[str, object] | None = None,
 ) -> Iterator[str]:
     """Yield the error messages with which a function rejects its arguments. For a class, yield those of its
     instantiation.
 
     Args:
         known: the return values of calls that depend on the job's size. The keys are the calls' source text.
+        given: the arguments by keyword. Arguments that are not given are unknown, whatever their defaults are.
     """
     said: list[str] = []
     with contextlib.suppress(_Unknown):
-        _Reading(target.module, tree, said, known or {}).asked(target, args)
+        _Reading(target.module, tree, said, known or {}).asked(target, args, given or {})
     yield from dict.fromkeys(said)
 
 
 def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object:
     """Return the value that a function returns, or None if it is unknown."""
     with contextlib.suppress(_Unknown):
-        found = _Reading(target.module, tree, [], {}).asked(target, args)
+        found = _Reading(target.module, tree, [], {}).asked(target, args, {})
         return None if found is UNKNOWN else found
     return None
 
@@ -221,10 +261,43 @@ def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str
     return {}
 
 
-def _runs_through(body: Sequence[ast.stmt]) -> bool:
-    """Return whether a loop's body has neither `break` nor `continue`."""
-    inside = (each for node in body for each in ast.walk(node))
-    return not any(isinstance(each, ast.Break | ast.Continue) for each in inside)
+def made(settings: Settings, key: str, tree: SourceTree) -> object:
+    """Return the object that Hydra makes from a section. It is unknown if the section has no followed class."""
+    try:
+        return _Reading("", tree, [], {}).make_section(_Section(dict(settings.values), key))
+    except _Unknown:
+        return UNKNOWN
+
+
+def attribute(of: object, *names: str) -> object:
+    """Return an attribute of an object's attribute, and so on."""
+    for name in names:
+        of = of.attributes.get(name, UNKNOWN) if isinstance(of, _Object) else UNKNOWN
+    return of
+
+
+def _leaves(node: ast.AST) -> Iterator[type[ast.AST]]:
+    """Yield the kinds of the statements in `node` that leave the function, or the loop around `node`."""
+    if isinstance(node, ast.Return | ast.Break | ast.Continue):
+        yield type(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    loops = isinstance(node, ast.For | ast.AsyncFor | ast.While)
+    for each in ast.iter_child_nodes(node):
+        yield from (kind for kind in _leaves(each) if kind is ast.Return or not loops)
+
+
+def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
+    """Return the names that only the function's own statements bind. Without a statement that binds it, such a name
+    has no value."""
+    inside = [*ast.walk(function)]
+    elsewhere = (ast.NamedExpr, ast.comprehension, ast.Match, ast.Global, ast.Nonlocal, ast.Lambda, ast.FunctionDef)
+    others = [each for each in inside if isinstance(each, elsewhere) and each is not function]
+    hidden = {getattr(part, "id", "") for each in others for part in ast.walk(each)}
+    hidden |= {name for each in others for name in getattr(each, "names", ())}
+    hidden |= {each.name for each in inside if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    stored = (each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
+    return frozenset(stored) - hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,67 +311,135 @@ class _Reading:
     known: Mapping[str, object]
     within: Target | None = None
     depth: int = 0
+    local: frozenset[str] = frozenset()
+    """The names that only the function's own statements bind."""
+    enters: bool = False
+    """Whether the function's loops over unknown values run at least once, like the loops over a job's batches."""
 
-    def asked(self, target: Target, args: Sequence[object]) -> object:
+    def asked(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> object:
         """Follow the call of a function, a method, or a class, and return the result of the call. For a method, the
         first of `args` is the object."""
-        if not target.owner:
-            return self._call(self._global(target.name), args, {})
-        match self.tree.nodes(target):
-            case [ast.FunctionDef() as node]:
-                owner = Target(target.module, target.owner)
-                own = [_Class(owner)] if _is_class_method(node) else []
-                return self._within(target.module, owner).body(node, [*own, *args], {})
+        for place in self.tree.chain(target):
+            match self.tree.nodes(place):
+                case [ast.FunctionDef() | ast.AsyncFunctionDef() as node]:
+                    owner = Target(place.module, place.owner) if place.owner else None
+                    own = [_Class(owner)] if owner is not None and _is_class_method(node) else []
+                    reading = replace(self._within(place.module, owner), enters=True)
+                    rest = [*node.args.args, *node.args.kwonlyargs][len(own) + len(args) :]
+                    return reading.body(node, [*own, *args], {**{each.arg: UNKNOWN for each in rest}, **given})
+                case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
+                    return self._call(_Class(place), args, given)
         raise _Unknown
 
     def run(self, statements: Sequence[ast.stmt], names: Names) -> _Returned | None:
         """Follow statements. Return the value of a `return` statement, or None if there was none."""
-        for node in statements:
-            match node:
-                case ast.Return(value=value):
-                    return _Returned(self._value_or_unknown(value, names) if value is not None else None)
-                case ast.Raise(exc=error):
-                    # Go on as if the condition did not hold, so that all errors are found at once.
-                    self.said.append(self._message_of(error, names))
-                    return None
-                case (
-                    ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value)
-                ):
-                    found = self._value_or_unknown(value, names)
-                    if found is UNKNOWN:
-                        self._forget(value, names)
-                    self._bind(target, found, names)
-                case ast.AugAssign(target=target, op=op, value=value):
-                    self._bind(target, self._value_or_unknown(ast.BinOp(target, op, value), names), names)
-                case ast.FunctionDef(name=name, decorator_list=[]):
-                    names[name] = _Function(self.module, node, names)
-                case ast.ImportFrom(names=imported):
-                    source = self.tree.imported_module(self.module, node)
-                    for each in imported:
-                        names[each.asname or each.name] = self._imported(source, each.name)
-                case ast.Assert(test=test, msg=message):
-                    if self._holds(test, names) is False:
-                        self.said.append(self._text(message, names) or ast.unparse(test))
-                case ast.If(test=test) if (holds := self._holds(test, names)) is not None:
-                    ended = self.run(node.body if holds else node.orelse, names)
-                    if ended is not None:
-                        return ended
-                case ast.For(target=target, iter=sequence, body=body, orelse=[]) if _runs_through(body) and isinstance(
-                    values := self._value_or_unknown(sequence, names), list | tuple
-                ):
-                    for value in values:
-                        self._bind(target, value, names)
-                        ended = self.run(body, names)
-                        if ended is not None:
-                            return ended
-                case ast.Pass() | ast.Expr(value=ast.Constant()):
-                    pass
-                case ast.Expr(value=ast.Call() as call) if self._value_or_unknown(call, names) is not UNKNOWN:
-                    pass
-                case _:
-                    if self._forget(node, names):
-                        return _Returned(UNKNOWN)
+        for place, node in enumerate(statements):
+            if isinstance(node, ast.Raise):
+                # Go on as if the condition did not hold, so that all errors are found at once.
+                self.said.append(self._message_of(node.exc, names))
+                return None
+            ended = self._run_one(node, names)
+            if ended is _MAYBE_RETURNED or ended is _MAYBE_LEFT:
+                for rest in statements[place + 1 :]:
+                    replace(self, said=[])._forget(rest, names)
+            if ended is not None:
+                return ended
         return None
+
+    def _run_one(self, node: ast.stmt, names: Names) -> _Returned | None:
+        match node:
+            case ast.Return(value=value):
+                return _Returned(self._value_or_unknown(value, names) if value is not None else None)
+            case ast.Break():
+                return _BREAK
+            case ast.Continue():
+                return _CONTINUE
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+                found = self._value_or_unknown(value, names)
+                if found is UNKNOWN:
+                    self._forget(value, names)
+                self._bind(target, found, names)
+            case ast.AugAssign(target=target, op=op, value=value):
+                self._bind(target, self._value_or_unknown(ast.BinOp(target, op, value), names), names)
+            case ast.FunctionDef(name=name, decorator_list=[]):
+                names[name] = _Function(self.module, node, names)
+            case ast.ImportFrom(names=imported):
+                source = self.tree.imported_module(self.module, node)
+                for each in imported:
+                    names[each.asname or each.name] = self._imported(source, each.name)
+            case ast.Assert(test=test, msg=message):
+                if self._holds(test, names) is False:
+                    self.said.append(self._text(message, names) or ast.unparse(test))
+            case ast.If(test=test) if (holds := self._holds(test, names)) is not None:
+                return self.run(node.body if holds else node.orelse, names)
+            case ast.For(target=target, iter=sequence, orelse=[]):
+                values = self._value_or_unknown(sequence, names)
+                if isinstance(values, list | tuple | range) and len(values) <= _MOST_REPEATED:
+                    return self._repeated(node, [(target, value) for value in values], names)
+                return self._once(node, (target, UNKNOWN), bool(values) if isinstance(values, range) else None, names)
+            case ast.While(test=test, orelse=[]):
+                return self._once(node, (None, UNKNOWN), self._holds(test, names), names)
+            case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body) if not any(
+                re.search("suppress|raises", ast.unparse(each.context_expr)) for each in items
+            ):
+                for item in items:
+                    self._forget(item.context_expr, names)
+                    if item.optional_vars is not None:
+                        self._bind(item.optional_vars, UNKNOWN, names)
+                return self.run(body, names)
+            # Handlers that raise an error change only its message.
+            case ast.Try(body=body, handlers=ends, orelse=then, finalbody=final) if all(
+                isinstance(each.body[-1], ast.Raise) for each in ends
+            ):
+                return self.run([*body, *then, *final], names)
+            case ast.Try(body=[ast.Return(value=ast.expr() as value)]) if (
+                found := replace(self, said=[])._value_or_unknown(value, names)
+            ) is not UNKNOWN:
+                return _Returned(found)
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                pass
+            case ast.Expr(value=ast.Call() as call) if self._value_or_unknown(call, names) is not UNKNOWN:
+                pass
+            case _:
+                return self._forgotten(node, names)
+        return None
+
+    def _repeated(
+        self, node: ast.For | ast.While, turns: Sequence[tuple[ast.expr, object]], names: Names
+    ) -> _Returned | None:
+        """Follow a loop's body for each value of its target."""
+        for target, value in turns:
+            self._bind(target, value, names)
+            ended = self.run(node.body, names)
+            if ended is _BREAK:
+                break
+            if ended is _MAYBE_LEFT:
+                return self._forgotten(node, names)
+            if ended is not None and ended is not _CONTINUE:
+                return ended
+        return None
+
+    def _once(
+        self, node: ast.For | ast.While, turn: tuple[ast.expr | None, object], runs: bool | None, names: Names
+    ) -> _Returned | None:
+        """Follow a loop's body for the first time only, if it is certain to run."""
+        if runs is False:
+            return None
+        if runs or self.enters:
+            target, value = turn
+            if target is not None:
+                self._bind(target, value, names)
+            self.run(node.body, names)
+        return self._forgotten(node, names)
+
+    def _forgotten(self, node: ast.stmt, names: Names) -> _Returned | None:
+        """Mark as unknown everything that a statement may change. Return a result that says whether the statement may
+        leave the function or the loop around it."""
+        replace(self, said=[])._forget(node, names)
+        leaves = {*_leaves(node)}
+        if ast.Return in leaves:
+            return _MAYBE_RETURNED
+        return _MAYBE_LEFT if leaves else None
 
     def _forget(self, node: ast.AST, names: Names) -> bool:
         """Mark as unknown everything that a statement may change. Return True if the statement may return."""
@@ -332,7 +473,7 @@ class _Reading:
                     if inner.names is names:
                         names[name] = UNKNOWN
                         self._forget(inner.node, names)
-                case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), _Object | dict):
+                case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), _Object | dict | list):
                     if id(each) not in read:
                         self._change(name, names)
                     elif id(each) in called and isinstance(known := names[name], _Object):
@@ -354,7 +495,7 @@ class _Reading:
         known = names.get(name)
         if isinstance(known, _Object):
             known.attributes.clear()
-        elif isinstance(known, dict | _Section):
+        elif isinstance(known, dict | list | _Section):
             names[name] = UNKNOWN
 
     def _forget_state(self, changed: _Object) -> None:
@@ -364,9 +505,11 @@ class _Reading:
             for part in self._assigned_parts(changed.of, name):
                 if part and isinstance(value, _Section):
                     value.values[value.full(part)] = UNKNOWN
+                elif part and isinstance(value, _Object):
+                    value.attributes[part.partition(".")[0]] = UNKNOWN
                 else:
                     changed.attributes.pop(name, None)
-            if not isinstance(value, _Section | str | int | None):
+            if not isinstance(value, _Section | _Object | str | int | None):
                 changed.attributes.pop(name, None)
 
     def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
@@ -389,8 +532,15 @@ class _Reading:
             case ast.Name(id=name):
                 names[name] = value
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                for part in parts:
-                    self._bind(part, UNKNOWN, names)
+                values = [UNKNOWN] * len(parts)
+                if isinstance(value, list | tuple) and not any(isinstance(each, ast.Starred) for each in parts):
+                    if len(value) != len(parts):
+                        message = f"expected {len(parts)} values, got {len(value)}"
+                        self._fail(_Failed("ValueError", message, target))
+                    else:
+                        values = [*value]
+                for part, each in zip(parts, values, strict=True):
+                    self._bind(part, each, names)
             case ast.Attribute(value=of, attr=name):
                 owner = self._value_or_unknown(of, names)
                 if isinstance(owner, _Object):
@@ -401,16 +551,26 @@ class _Reading:
                 owner := self._value_or_unknown(of, names), dict
             ) and (isinstance(key := self._value_or_unknown(index, names), str | int)):
                 owner[key] = value
+            # Only this part of the object may change.
+            case ast.Subscript(value=ast.Attribute(value=of, attr=name)) if isinstance(
+                owner := self._value_or_unknown(of, names), _Object
+            ):
+                owner.attributes[name] = UNKNOWN
             case _:
                 for each in ast.walk(target):
                     if isinstance(each, ast.Name):
                         self._change(each.id, names)
 
+    def _fail(self, failed: _Failed) -> None:
+        # After another error, it may only follow from that one.
+        if not self.said:
+            self.said.append(str(failed))
+
     def _value_or_unknown(self, node: ast.expr, names: Names) -> object:
         try:
             return self._value(node, names)
-        except ZeroDivisionError as error:
-            self.said.append(f"ZeroDivisionError: {error}: {ast.unparse(node)}")
+        except _Failed as failed:
+            self._fail(failed)
             return UNKNOWN
         except (_Unknown, TypeError, ValueError, ArithmeticError, LookupError):
             return UNKNOWN
@@ -437,12 +597,17 @@ class _Reading:
         match node:
             case ast.Constant(value=value):
                 return value
+            case ast.Name(id=name) if name in self.local and name not in names:
+                raise _Failed("UnboundLocalError", "a variable without a value", node)
             case ast.Name(id=name):
                 return names[name] if name in names else self._global(name)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _DTYPES and "torch" not in names:
                 return _Dtype(name)
             case ast.Attribute(value=owner, attr=name):
-                return self._attribute(self._value(owner, names), name)
+                of = self._value(owner, names)
+                if of is None:
+                    raise _Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", node)
+                return self._attribute(of, name)
             case ast.BoolOp(op=op, values=values):
                 return self._either(isinstance(op, ast.Or), values, names)
             case ast.IfExp(test=test, body=body, orelse=other):
@@ -451,12 +616,20 @@ class _Reading:
                 return not self._value(operand, names)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self._value(operand, names)
+            # Whatever is divided.
+            case ast.BinOp(left=ast.Call(func=ast.Name(id="len")), op=ast.FloorDiv() | ast.Mod(), right=right) if (
+                self._value(right, names) == 0
+            ):
+                raise _Failed("ZeroDivisionError", "division by zero", node)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMPUTES:
-                return _COMPUTES[type(op)](self._value(left, names), self._value(right, names))
+                return _computed(node, _COMPUTES[type(op)], self._value(left, names), self._value(right, names))
             case ast.Compare(left=left, ops=ops, comparators=others):
-                values = [self._value(each, names) for each in (left, *others)]
-                pairs = zip(ops, values, values[1:], strict=False)
-                return all(_COMPARES[type(op)](one, other) for op, one, other in pairs)
+                sides = [self._value_or_unknown(each, names) for each in (left, *others)]
+                if UNKNOWN in sides:
+                    _refuse_text(node, ops, sides)
+                    raise _Unknown
+                pairs = zip(ops, sides, sides[1:], strict=False)
+                return all(_computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
             case ast.List(elts=parts) | ast.Set(elts=parts):
                 return [self._value(part, names) for part in parts]
             case ast.Tuple(elts=parts):
@@ -469,7 +642,7 @@ class _Reading:
                 return self._value(of, names)[slice(*ends)]
             case ast.Subscript(value=of, slice=index):
                 owner, key = self._value(of, names), self._value(index, names)
-                return owner.get(key) if isinstance(owner, _Section) else owner[key]
+                return owner.get(key) if isinstance(owner, _Section) else _computed(node, operator.getitem, owner, key)
             case ast.JoinedStr(values=parts):
                 return "".join(self._shown(part, names) for part in parts)
             case ast.Call():
@@ -485,6 +658,8 @@ class _Reading:
     def _attribute(self, owner: object, name: str) -> object:
         if isinstance(owner, _Section):
             return owner.get(name)
+        if isinstance(owner, _Module) and owner.tree is self.tree:
+            return replace(self, module=owner.name)._global(name)
         if isinstance(owner, _Object) and name in owner.attributes:
             return owner.attributes[name]
         if isinstance(owner, _Class | _Object):
@@ -514,6 +689,8 @@ class _Reading:
         if isinstance(call.func, ast.Call):
             # Like Python, before the arguments.
             self._value_or_unknown(call.func, names)
+        if any(isinstance(each, ast.Starred) for each in call.args):
+            raise _Unknown
         args = [self._value_or_unknown(each, names) for each in call.args]
         given = self._keywords(call, names)
         match call.func:
@@ -526,18 +703,46 @@ class _Reading:
                     raise _Unknown
                 args[0].attributes[args[1]] = args[2]
                 return None
+            case ast.Attribute(value=ast.Name(id="importlib"), attr="import_module") if isinstance(args[0], str):
+                return self._module(args[0], call)
+            case ast.Attribute(attr="spec_from_file_location") if isinstance(args[1], str) and _is_file(args[1]):
+                return _Module(args[1], None)
+            case ast.Attribute(attr="module_from_spec") if isinstance(args[0], _Module):
+                return args[0]
+            case ast.Attribute(attr="exists") if isinstance(args[0], str) and _is_file(args[0]):
+                return True
+            case ast.Attribute(attr="deepcopy") if isinstance(args[0], list):
+                return [*args[0]]
+            case ast.Attribute(attr="get") if ast.unparse(call.func) == "sys.modules.get":
+                return None
+            case ast.Name(id="hasattr") if isinstance(args[0], _Module) and isinstance(args[1], str):
+                return _has(args[0], args[1])
+            case ast.Attribute(value=ast.Name(id="OmegaConf"), attr="select") if isinstance(args[0], _Section):
+                return self._looked_up(args[0], args[1])
             case ast.Attribute(value=of, attr=name):
-                return self._call_method(self._value(of, names), name, args, given)
-            case ast.Name(id="getattr") if isinstance(args[0], _Object) and isinstance(args[1], str):
-                return self._attribute(args[0], args[1])
+                owner = self._value(of, names)
+                if owner is None:
+                    raise _Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", call.func)
+                return self._call_method(owner, name, args, given)
+            case ast.Name(id="getattr") if isinstance(args[0], _Object | _Module) and isinstance(args[1], str):
+                return (
+                    self._attribute(args[0], args[1])
+                    if isinstance(args[0], _Object)
+                    else _member(args[0], args[1], call)
+                )
             case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
                 return self.make_section(args[0])
             case ast.Name(id="isinstance"):
                 return _is_instance(args[0], call.args[1])
             case ast.Name(id="dict") if not args:
                 return given
-            case ast.Name(id=name) if name in _BUILTINS and len(args) == 1 and isinstance(args[0], _BUILTINS[name][0]):
-                return _BUILTINS[name][1](args[0])
+            case ast.Name(id=name) if name in _BUILTINS and args and not given:
+                if not all(isinstance(each, (*_PLAIN, range)) for each in args):
+                    raise _Unknown
+                return _computed(call, _BUILTINS[name], *args)
+            case ast.Name(id="init_device_mesh"):
+                self._check_mesh(given.get("mesh_shape", args[1] if len(args) > 1 else UNKNOWN), call)
+                raise _Unknown
             case ast.Name(id=name):
                 return self._call(names[name] if name in names else self._global(name), args, given)
         raise _Unknown
@@ -557,6 +762,8 @@ class _Reading:
     def _call_method(self, owner: Any, name: str, args: Sequence[Any], given: Mapping[str, object]) -> object:
         """Follow a method of one of upstream's classes or objects, or evaluate a method of a Python type."""
         match owner:
+            case _Module():
+                return self._call(self._attribute(owner, name), args, given)
             case _Class(target=target):
                 return self._method(self._resolution_order(target), name, None, args, given)
             case _Object(of=of):
@@ -574,9 +781,42 @@ class _Reading:
     def _call(self, called: object, args: Sequence[object], given: Mapping[str, object]) -> object:
         if isinstance(called, _Class):
             return self.made(called.target, args, given)
+        if isinstance(called, _Foreign):
+            module = called.module
+            if module.tree is None:
+                raise _Unknown
+            return replace(self, tree=module.tree, module=module.name)._call_class(called.name, args, given)
         if isinstance(called, _Function):
             return self._within(called.module, None).body(called.node, args, given, called.names)
         raise _Unknown
+
+    def _check_mesh(self, shape: object, call: ast.Call) -> None:
+        """Torch raises an error for a mesh that is larger than the world, and in a rank that is not in the mesh."""
+        world = self.known.get(WORLD)
+        sizes = [each for each in shape if isinstance(each, int)] if isinstance(shape, tuple) else []
+        if (
+            isinstance(world, int)
+            and isinstance(shape, tuple)
+            and len(sizes) == len(shape)
+            and math.prod(sizes) != world
+        ):
+            raise _Failed("RuntimeError", f"a device mesh of {shape} for {world} ranks", call)
+
+    def _call_class(self, name: str, args: Sequence[object], given: Mapping[str, object]) -> object:
+        return self.made(self._class(self.module, name), args, given)
+
+    def _module(self, name: str, call: ast.Call) -> _Module:
+        """Return a module that is installed here, and that upstream imports by name."""
+        package = name.partition(".")[0]
+        tree = self.tree.recall(("installed", package), lambda: SourceTree.installed((package,)))
+        if package not in tree:
+            raise _Unknown
+        if tree.read(name) is None and not tree.is_package(name):
+            if tree.is_compiled(name):
+                raise _Unknown
+            above, _unused, last = name.rpartition(".")
+            raise _Failed("ModuleNotFoundError", f"no module named {name}{_near(last, tree.modules_in(above))}", call)
+        return _Module(name, tree)
 
     def _looked_up(self, owner: _Section | dict[str, object], name: object, default: object = None) -> object:
         if not isinstance(name, str):
@@ -622,7 +862,10 @@ class _Reading:
                     yield each.target.id, each
 
     def _imported(self, module: str, name: str) -> object:
+        package = module.partition(".")[0]
         try:
+            if package in _FOLLOWED and package not in self.tree:
+                return _Foreign(self._module(module, ast.Call(ast.Name(module), [], [])), name)
             return replace(self, module=module)._global(name)
         except _Unknown:
             return UNKNOWN
@@ -631,6 +874,15 @@ class _Reading:
         """Return the value of one of the module's global names: a class, a function, or a constant."""
         for place in self.tree.chain(Target(self.module, name)):
             match self.tree.nodes(place):
+                case [ast.ImportFrom() as node]:
+                    source = self.tree.imported_module(place.module, node)
+                    first = next(each.name for each in node.names if (each.asname or each.name) == place.name)
+                    if source.partition(".")[0] in _FOLLOWED:
+                        return self._imported(source, first)
+                    if self.tree.read(f"{source}.{first}") is not None and not self.tree.nodes(Target(source, first)):
+                        return _Module(f"{source}.{first}", self.tree)
+                case [ast.Import(names=[ast.alias(name=full, asname=str())])] if self.tree.read(full) is not None:
+                    return _Module(full, self.tree)
                 case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
                     return _Class(place)
                 case [ast.FunctionDef(decorator_list=[]) as node]:
@@ -648,8 +900,9 @@ class _Reading:
             return self.tree.recall(("registry", place), lambda: _Registry(found, self._registered(place)))
         return found
 
-    def _registered(self, registry: Target) -> Iterator[object]:
-        """Yield the names that upstream's source registers in a registry. Names from the nearest modules come first.
+    def _registered(self, registry: Target) -> Iterator[tuple[object, object]]:
+        """Yield the names that upstream's source registers in a registry, with the registered functions. Names from
+        the nearest modules come first.
 
         Raises:
             _Unknown: a registered name is unknown.
@@ -670,20 +923,24 @@ class _Reading:
         for module in far:
             yield from self._registers(module, stored, registry)
 
-    def _registers(self, module: str, stored: Sequence[str], registry: Target) -> Iterator[object]:
+    def _registers(self, module: str, stored: Sequence[str], registry: Target) -> Iterator[tuple[object, object]]:
         tree, reading = self.tree.parse(module), replace(self, module=module)
+        functions: dict[int, object] = {}
         for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.FunctionDef):
+                # The other decorators of upstream's functions only warn.
+                functions |= {id(each): _Function(module, node, {}) for each in node.decorator_list}
             match node:
                 case ast.Call(func=ast.Attribute(value=of, attr=name), args=args) if (
                     registry.owner and name in stored and self._is_registry(module, of, registry)
                 ):
                     if not args:
                         raise _Unknown
-                    yield reading._value(args[0], {})
+                    yield reading._value(args[0], {}), functions.get(id(node), UNKNOWN)
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if (
                     not registry.owner and name in stored and self._refers_to(module, name, registry.module)
                 ):
-                    yield reading._value(first, {})
+                    yield reading._value(first, {}), functions.get(id(node), UNKNOWN)
 
     def _is_registry(self, module: str, of: ast.expr, registry: Target) -> bool:
         """Return whether an expression in `module` is the class of a registry, or one of its subclasses.
@@ -750,7 +1007,7 @@ class _Reading:
 
     def body(
         self,
-        node: ast.FunctionDef,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
         args: Sequence[object],
         given: Mapping[str, object],
         around: Mapping[str, object] | None = None,
@@ -767,13 +1024,15 @@ class _Reading:
         for parameter in parameters[len(args) :]:
             names.setdefault(parameter.arg, UNKNOWN)
         names |= {each.arg: UNKNOWN for each in (taken.vararg, taken.kwarg) if each is not None}
-        ended = self.run(node.body, names)
+        ended = replace(self, local=_local_names(node)).run(node.body, names)
         return None if ended is None else ended.value
 
     def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
         """Return a new object of a class, after following its `__init__`, or its `__post_init__` if it is a
         dataclass."""
         made, line = _Object(target), self._resolution_order(target)
+        if any(map(self._is_made_elsewhere, line)):
+            raise _Unknown
         if any(self._defined(line, "__init__")):
             self._method(line, "__init__", made, args, given)
             return made
@@ -788,6 +1047,19 @@ class _Reading:
         if any(self._defined(line, "__post_init__")):
             self._method(line, "__post_init__", made, [], {})
         return made
+
+    def _is_made_elsewhere(self, target: Target) -> bool:
+        """Return whether other code than `__init__` may make the objects of a class: a decorator, or a metaclass."""
+        classes = [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
+        decorators = [ast.unparse(each) for node in classes for each in node.decorator_list]
+        metaclasses = [
+            ast.unparse(each.value) for node in classes for each in node.keywords if each.arg == "metaclass"
+        ]
+        return (
+            not all(re.search(r"dataclass|register|ray\.remote", each) for each in decorators)
+            or not all(each.endswith("ABCMeta") for each in metaclasses)
+            or bool(self.tree.nodes(Target(target.module, f"{target.qualname}.__new__")))
+        )
 
     def _resolution_order(self, target: Target) -> list[Target]:
         """Return a class and those of its base classes whose source is available."""
@@ -828,14 +1100,83 @@ class _Reading:
         raise _Unknown
 
 
-def _is_instance(value: object, kinds: ast.expr) -> bool:
-    each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
-    named = [kind.id if isinstance(kind, ast.Name) else "" for kind in each]
-    if named == ["Enum"] and isinstance(value, str):
-        return False
-    if value is UNKNOWN or isinstance(value, _Section) or not _TYPES.keys() >= {*named}:
+def _computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
+    """Call one of Python's functions. Its error is upstream's error if all values have plain types."""
+    try:
+        return function(*values)
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        if all(type(each) in _PLAIN for each in values):
+            raise _Failed(type(error).__name__, error, node) from error
+        raise _Unknown from error
+
+
+def _refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
+    """Refuse a text that is greater or smaller than an unknown value: upstream only compares numbers with settings."""
+    sides = zip((node.left, *node.comparators), values, strict=True)
+    texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
+    if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):
+        raise _Failed("TypeError", f"{texts[0]} is no number", node)
+
+
+def _is_file(path: str) -> bool:
+    return path.endswith(".py") and Path(path).is_absolute() and Path(path).is_file()
+
+
+def _has(module: _Module, name: str) -> bool:
+    """Return whether a module binds a name.
+
+    Raises:
+        _Unknown: its source does not show this.
+    """
+    tree = module.tree
+    text = Path(module.name).read_bytes() if tree is None else tree.read(module.name)
+    if text is None:
         raise _Unknown
-    return isinstance(value, tuple(_TYPES[name] for name in named))
+    bound = bound_names(ast.parse(text).body) if tree is None else tree.nodes(Target(module.name, name))
+    if (name in bound if tree is None else bound) or (tree is not None and name in tree.modules_in(module.name)):
+        return True
+    if re.search(rb"import \*|__getattr__|globals\(|exec\(|sys\.modules|setattr\(", text):
+        raise _Unknown
+    return False
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    """Say which name was meant or, if that is not clear, that other versions of a package may have the name."""
+    return "".join(f", but {each}" for each in get_close_matches(name, names, n=1, cutoff=0.8)) or f" {HERE}"
+
+
+def _member(module: _Module, name: str, call: ast.Call) -> object:
+    """Return a class of a module that is installed here. Its other members are unknown."""
+    if not _has(module, name):
+        near = _near(
+            name, bound_names(parsed.body) if module.tree and (parsed := module.tree.parse(module.name)) else ()
+        )
+        raise _Failed("AttributeError", f"module {module.name} has no attribute {name}{near}", call)
+    if module.tree is None:
+        raise _Unknown
+    return _Foreign(module, name)
+
+
+def _is_instance(value: object, kinds: ast.expr) -> bool:
+    each = [kinds]
+    while any(isinstance(kind, ast.BinOp | ast.Tuple) for kind in each):
+        each = [
+            part
+            for kind in each
+            for part in ([kind.left, kind.right] if isinstance(kind, ast.BinOp) else getattr(kind, "elts", [kind]))
+        ]
+    named = {kind.id if isinstance(kind, ast.Name) else "" for kind in each}
+    if named == {"Enum"} and isinstance(value, str):
+        return False
+    # A list of the configuration is a ListConfig, and a list of upstream's is not.
+    if named >= {"list", "ListConfig"} and isinstance(value, list):
+        return True
+    known = named - {"ListConfig", "DictConfig"}
+    if value is UNKNOWN or isinstance(value, _Section) or not _TYPES.keys() >= known:
+        raise _Unknown
+    if isinstance(value, list | dict) and known & {"list", "dict"}:
+        raise _Unknown
+    return isinstance(value, tuple(_TYPES[name] for name in known))
 
 
 def _changed_in(function: ast.AST) -> Iterator[str]:
@@ -860,7 +1201,7 @@ def _changed_in(function: ast.AST) -> Iterator[str]:
         yield names.get(found[0], found[0]) + text[found.end() :] if found else text
 
 
-def _is_class_method(function: ast.FunctionDef) -> bool:
+def _is_class_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return [ast.unparse(each) for each in function.decorator_list] == ["classmethod"]
 
 

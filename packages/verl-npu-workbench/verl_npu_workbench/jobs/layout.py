@@ -130,6 +130,10 @@ def _trainer_sizes(settings: Settings, npus: int) -> Iterator[Indivisible]:
             if not sizes.divides(npus):
                 text = f"TP {sizes.tensor} x PP {sizes.pipeline} x CP {sizes.context} = {sizes.replica}"
                 yield Indivisible(Framework.MEGATRON, f"{role}.megatron", text, npus)
+            elif npus % sizes.fewest:
+                experts = sizes.expert_tensor * sizes.expert * sizes.pipeline
+                text = f"expert TP {sizes.expert_tensor} x EP {sizes.expert} x PP {sizes.pipeline} = {experts}"
+                yield Indivisible(Framework.MEGATRON, f"{role}.megatron", text, npus)
         return
     for key in settings.ending("ulysses_sequence_parallel_size"):
         if key.startswith(("critic.", "reward")) and not has_critic(settings):

@@ -65,10 +65,9 @@ from .keys import (
     may_sleep,
 )
 from .layout import Framework, indivisible, parallelism_of
-from .script import Script, is_applied, rule
+from .script import Script, is_applied, rule, trained_roles
 from .successor import successor_findings
 from .upstream import RULES as UPSTREAM_RULES
-from .upstream import trained_roles
 
 _ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
 _WORKER_VARIABLES = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"
@@ -537,7 +536,7 @@ def _token_budget(script: Script) -> Iterator[Finding]:
     key = f"{ACTOR}.ppo_max_token_len_per_gpu"
     budget = settings.whole(key) * parallel.sequence * parallel.context
     longest = settings.whole(MAX_PROMPT) + settings.whole(MAX_RESPONSE)
-    if budget <= 0 or longest <= 0 or not settings.truth(f"{ACTOR}.use_dynamic_bsz"):
+    if budget < 0 or not settings.text(key) or longest <= 0 or not settings.truth(f"{ACTOR}.use_dynamic_bsz"):
         return
     for refusal in refusals("token-budget", lambda _: pack([longest], budget), script):
         yield replace(

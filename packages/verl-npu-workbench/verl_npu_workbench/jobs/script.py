@@ -13,7 +13,8 @@ from verl_npu.features.configuration import Section
 from verl_npu.findings import Finding, Rule, Stage
 from verl_npu.registry.source.tree import SourceTree
 
-from .keys import ENGINE
+from . import validated
+from .keys import ACTOR, CRITIC, ENGINE, has_critic
 from .layout import npus_of
 from .settings import Settings, nested
 from .trainer import Trainer
@@ -50,6 +51,11 @@ class Script:
         return (self.runtime or {}) if self.submitted else {**self.trainer.inherited, **self.trainer.exports}
 
     @cached_property
+    def unknown_names(self) -> tuple[validated.Refusal, ...]:
+        """The values that upstream looks up by name and cannot find."""
+        return tuple(validated.name_refusals(self.settings, trained_roles(self), self.sources))
+
+    @cached_property
     def section(self) -> Section:
         """The settings in the form in which the job's functions get them."""
         from omegaconf import OmegaConf
@@ -58,6 +64,28 @@ class Script:
         given = ((key, _literal(value)) for key, value in self.settings.values.items() if value != "???")
         config: Section = OmegaConf.create(nested(given))
         return config
+
+
+def source_of_trainer(script: Script) -> bytes:
+    """Return the source of the trainer's own file, in the tree or in the clone of verl-recipe."""
+    found, module, recipes = script.sources.read(script.trainer.module), script.trainer.module, script.trainer.recipes
+    if found is None and recipes is not None:
+        path = recipes.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        return path.read_bytes() if path.is_file() else b""
+    return found or b""
+
+
+def trained_roles(script: Script) -> list[str]:
+    """Return the settings sections of the models that are trained.
+
+    Some recipes train without a critic, whatever their estimator is: recipe.spin and verl.experimental.vla.main_sac.
+    """
+    module = script.trainer.module
+    upstreams = module.startswith("verl.trainer.") or (
+        module.startswith("verl.") and b"Role.Critic" in source_of_trainer(script)
+    )
+    critic = has_critic(script.settings) and (upstreams or script.settings.truth(f"{CRITIC}.enable"))
+    return [ACTOR, CRITIC] if critic else [ACTOR]
 
 
 def _literal(value: object) -> object:

@@ -12,19 +12,11 @@ from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree
 
 from . import validated
-from .keys import ACTOR, BATCH, CRITIC, ESTIMATOR, MODEL, ROLLOUT, has_critic, is_megatron, is_separate, rollout_npus
+from .asserted import HERE
+from .keys import BATCH, ESTIMATOR, MODEL, ROLLOUT, is_megatron, is_separate, rollout_npus
 from .layout import parallelism_of
 from .modes import mode_findings
-from .script import Script, rule
-
-
-def _source_of_trainer(script: Script) -> bytes:
-    """Return the source of the trainer's own file, in the tree or in the clone of verl-recipe."""
-    found, module, recipes = script.sources.read(script.trainer.module), script.trainer.module, script.trainer.recipes
-    if found is None and recipes is not None:
-        path = recipes.joinpath(*module.split(".")[1:]).with_suffix(".py")
-        return path.read_bytes() if path.is_file() else b""
-    return found or b""
+from .script import Script, rule, source_of_trainer, trained_roles
 
 
 def _validation_severity(script: Script) -> Callable[..., Finding]:
@@ -36,23 +28,10 @@ def _validation_severity(script: Script) -> Callable[..., Finding]:
     trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
     asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
         rb"^\s*from verl\.utils\.config import [^\n]*\bvalidate_config\b.*(?<![\w.])validate_config\(",
-        _source_of_trainer(script),
+        source_of_trainer(script),
         re.DOTALL | re.MULTILINE,
     )
     return error if asks or b"self._validate_config()" in trainer else warning
-
-
-def trained_roles(script: Script) -> list[str]:
-    """Return the settings sections of the models that are trained.
-
-    Some recipes train without a critic, whatever their estimator is: recipe.spin and verl.experimental.vla.main_sac.
-    """
-    module = script.trainer.module
-    upstreams = module.startswith("verl.trainer.") or (
-        module.startswith("verl.") and b"Role.Critic" in _source_of_trainer(script)
-    )
-    critic = has_critic(script.settings) and (upstreams or script.settings.truth(f"{CRITIC}.enable"))
-    return [ACTOR, CRITIC] if critic else [ACTOR]
 
 
 def _user_sources(script: Script) -> Iterator[bytes]:
@@ -70,7 +49,7 @@ def _user_sources(script: Script) -> Iterator[bytes]:
 def _starts_workers(script: Script) -> bool:
     """Return whether a trainer starts verl's own workers, on the number of NPUs that the settings give."""
     module = script.trainer.module
-    return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in _source_of_trainer(script)
+    return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in source_of_trainer(script)
 
 
 _Refusals = Iterator[tuple[Callable[..., Finding], validated.Refusal]]
@@ -83,29 +62,48 @@ def _batches(script: Script) -> _Refusals:
     settings, sizes = script.settings, parallelism_of(script.settings)
     # Ranks that share a sequence have the same samples.
     replica = sizes.replica if is_megatron(settings) else sizes.sequence
-    for each in validated.batch_refusals(settings, script.npus, replica, script.sources):
-        yield _validation_severity(script), each
+    for role in trained_roles(script):
+        for each in validated.batch_refusals(settings, script.npus, replica, script.sources, role):
+            yield _validation_severity(script), each
 
 
-def _choices(script: Script) -> _Refusals:
+def _is_own(script: Script) -> Callable[[str], bool]:
+    """Return a function that tells whether code of the user's may register a name."""
     if script.settings.text(f"{MODEL}.external_lib") or "VERL_USE_EXTERNAL_MODULES" in script.environ:
-        return
+        return lambda name: True
     try:
         own = list(_user_sources(script))
     except SourceError:
-        return
-    for each in validated.name_refusals(script.settings, trained_roles(script), script.sources):
-        named = script.settings.text(each.key).encode()
-        if each.key == validated.BACKEND and script.settings.text(
-            f"{ROLLOUT}.checkpoint_engine.custom_backend_module"
-        ):
-            continue
-        if not any(re.search(rb"[\"']%s[\"']" % re.escape(named), text) for text in own):
+        return lambda name: True
+    return lambda name: any(re.search(rb"[\"']%s[\"']" % re.escape(name.encode()), text) for text in own)
+
+
+def _choices(script: Script) -> _Refusals:
+    is_own, backend = _is_own(script), script.settings.text(f"{ROLLOUT}.checkpoint_engine.custom_backend_module")
+    for each in script.unknown_names:
+        if not (each.key == validated.BACKEND and backend) and not is_own(script.settings.text(each.key)):
             yield error, each
 
 
+def _parts(script: Script) -> _Refusals:
+    """Follow verl's own program, whose parts are known."""
+    settings, sources, roles = script.settings, script.sources, trained_roles(script)
+    is_own, installed = _is_own(script), SourceTree.installed(("verl",)).place_of("verl")
+    texts = {value for value in settings.values.values() if isinstance(value, str)}
+    # Another environment may have other versions of packages.
+    is_here = installed == sources.place_of("verl")
+    found = (
+        *validated.part_refusals(settings, roles, script.npus, sources),
+        *validated.backend_refusals(settings, roles, sources),
+    )
+    for each in found:
+        if not any(is_own(word) for word in {*re.findall(r"[\w.-]+", each.message)} & texts):
+            yield (error if is_here or HERE not in each.message else warning), each
+
+
 def _validation(script: Script) -> _Refusals:
-    said: set[str] = set()
+    # The rule for names has its own message.
+    said = {each.message for each in script.unknown_names}
     # Several parts of upstream's code raise the same error, and some of them only in some recipes.
     for make, each in sorted(_validating(script), key=lambda found: found[0] is not error):
         if each.message not in said:
@@ -123,13 +121,11 @@ def _validating(script: Script) -> _Refusals:
     for each in validated.validation_refusals(settings, sources) if settings.whole(BATCH) > 0 else ():
         yield _validation_severity(script), each
     if script.trainer.module == "verl.trainer.main_ppo":
-        yield from ((error, each) for each in validated.resumption_refusals(settings, sources))
+        yield from _parts(script)
     # The actor's worker does not build a rollout with separate NPUs.
     builds = _starts_workers(script) and script.npus > 0 and not (is_separate(settings) or rollout_npus(settings))
-    names = {each.message for each in validated.name_refusals(settings, (), sources)} if builds else ()
     for each in validated.worker_refusals(settings, script.npus, sources) if builds else ():
-        if each.message not in names:
-            yield error, each
+        yield error, each
 
 
 def _upstream_rule(code: str, find: Callable[[Script], _Refusals], about: str) -> Rule[Script]:

@@ -6,13 +6,25 @@ it continues from a checkpoint, the way its workers are built, and the way they 
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import UNKNOWN, field_types, instance, refused, refused_sections, returned, section
+from .asserted import (
+    UNKNOWN,
+    WORLD,
+    attribute,
+    field_types,
+    instance,
+    made,
+    refused,
+    refused_sections,
+    returned,
+    section,
+)
 from .keys import (
     ACTOR,
     CRITIC,
@@ -22,6 +34,8 @@ from .keys import (
     REFERENCE,
     ROLES,
     ROLLOUT,
+    TRAIN_FILES,
+    VALIDATION_FILES,
     has_critic,
     has_reference,
     is_megatron,
@@ -44,6 +58,7 @@ _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
 _ENGINE_WORKER = Target("verl.workers.engine_workers", "ActorRolloutRefWorker")
 BACKEND = f"{ROLLOUT}.checkpoint_engine.backend"
+_CORRECTION = "algorithm.rollout_correction"
 _LEGACY = "trainer.use_legacy_worker_impl"
 _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "float | None")
 
@@ -67,23 +82,19 @@ def validation_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusa
     if tree.nodes(function):
         said = refused(function, [section(settings), *roles.values()], tree)
     else:
-        made = instance(trainer, {"config": section(settings), **roles})
-        said = refused(Target(trainer.module, f"{trainer.qualname}._validate_config"), [made], tree)
+        found = instance(trainer, {"config": section(settings), **roles})
+        said = refused(Target(trainer.module, f"{trainer.qualname}._validate_config"), [found], tree)
     yield from (Refusal(ROLES, each) for each in said)
 
 
-def resumption_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors with which the trainer refuses to continue from a checkpoint."""
+def _trainer(settings: Settings, tree: SourceTree) -> Target:
     later = tree.nodes(_V1_TRAINER) and settings.truth("trainer.use_v1")
-    trainer = _V1_TRAINER if later else _VALIDATION[1]
-    made = instance(trainer, {"config": section(settings)})
-    for said in refused(Target(trainer.module, f"{trainer.qualname}._load_checkpoint"), [made], tree):
-        yield Refusal("trainer.resume_from_path", said)
+    return _V1_TRAINER if later else _VALIDATION[1]
 
 
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that upstream raises when it instantiates classes from the sections."""
-    for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL], tree):
+    for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL, "distillation"], tree):
         yield Refusal(key, said)
 
 
@@ -142,20 +153,138 @@ def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator
         yield Refusal(ROLES, said)
 
 
+def part_refusals(settings: Settings, roles: Sequence[str], npus: int, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors that other parts of a job raise for its settings: its data, its trainer, its models, its agent
+    loops, and its losses."""
+    known = {WORLD: npus, "self.device_mesh.size()": npus} if npus else {}
+    for key, target, args, given in _parts(settings, roles, tree):
+        for said in refused(target, args, tree, known, given):
+            yield Refusal(key, said)
+
+
+_Part = tuple[str, Target, Sequence[object], Mapping[str, object]]
+
+
+def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iterator[_Part]:
+    """Yield the parts of a job: the section with their settings, upstream's function, and its arguments."""
+    whole, data = section(settings), section(settings, "data")
+    # The trainer and the constructors of workers change these in the configuration of their parts.
+    changed = settings.matching(r".*(batch_size|token_len|total_training_steps)\w*")
+    given_settings, settings = settings, settings.changed(dict.fromkeys(changed, UNKNOWN))
+
+    def method(key: str, of: str, name: str, known: Mapping[str, object], **given: object) -> _Part:
+        module, _unused, owner = of.partition(":")
+        return key, Target(module, f"{owner}.{name}"), [instance(Target(module, owner), known)], given
+
+    of_trainer, trainer = _trainer(settings, tree), None
+    # Before v0.8.0, the trainer's program always gives it reward functions.
+    given = {"config": whole, "reward_fn": True, "val_reward_fn": True}
+    for name in ("__init__", "init_workers", "_setup", "_load_checkpoint", "step", "fit"):
+        # Code that is not followed does not change the configuration.
+        trainer = instance(of_trainer, {"config": section(given_settings), "val_reward_fn": True}, trainer)
+        yield "trainer", Target(of_trainer.module, f"{of_trainer.qualname}.{name}"), [trainer], given
+        given = {}
+    if settings.truth(f"{ROLLOUT}.calculate_log_probs"):
+        corrected = Target("verl.trainer.ppo.rollout_corr_helper", "compute_rollout_correction_and_add_to_batch")
+        yield _CORRECTION, corrected, [UNKNOWN, section(settings, _CORRECTION)], {}
+    for name in ("load_reward_manager", "get_custom_reward_fn"):
+        yield "reward", Target("verl.trainer.ppo.reward", name), [whole], {}
+    for module in ("verl.trainer.main_ppo", "verl.trainer.ppo.utils", "verl.utils.dataset.rl_dataset"):
+        yield "data.sampler", Target(module, "create_rl_sampler"), [data], {}
+    # A dataset of the user's has its own code.
+    if not settings.text("data.custom_cls.path"):
+        prompts = {"config": data, "truncation": settings.get("data.truncation")}
+        yield method("data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__getitem__", prompts)
+        for key in (TRAIN_FILES, VALIDATION_FILES):
+            files = settings.get(key)
+            yield method(
+                "data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__init__", {}, config=data, data_files=files
+            )
+    loops = "verl.experimental.agent_loop.agent_loop"
+    loop = settings.get(f"{ROLLOUT}.agent.default_agent_loop")
+    if loop is not None and not settings.text(f"{ROLLOUT}.agent.agent_loop_config_path"):
+        for owner in ("AgentLoopWorkerBase", "AgentLoopWorker"):
+            yield method(f"{ROLLOUT}.agent", f"{loops}:{owner}", "_run_agent_loop", {"config": whole}, agent_name=loop)
+    actor, model = made(settings, ACTOR, tree), made(settings, MODEL, tree)
+    if settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2"):
+        engine = {
+            "config": section(settings, ROLES),
+            "model_config": model,
+            "engine_config": made(settings, f"{ACTOR}.fsdp_config", tree),
+            "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
+        }
+        fsdp = "verl.workers.engine.fsdp.transformer_impl:FSDPEngine"
+        for name in (
+            "_init_device_mesh",
+            "_build_module",
+            "_build_fsdp_module",
+            "_build_optimizer",
+            "_build_lr_scheduler",
+        ):
+            yield method(ACTOR, fsdp, name, engine)
+        legacy = {
+            "config": section(settings, ROLES),
+            "role": "actor_rollout",
+            "_is_actor": True,
+            "_is_rollout": True,
+            "_is_lora": False,
+        }
+        yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", legacy)
+        yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
+    critic = made(settings, CRITIC, tree)
+    if CRITIC in trained and settings.text(f"{CRITIC}.strategy") in ("fsdp", "fsdp2"):
+        worker = Target("verl.workers.fsdp_workers", "CriticWorker")
+        yield CRITIC, worker, [made(given_settings, CRITIC, tree)], {}
+        yield CRITIC, Target(worker.module, "CriticWorker.init_model"), [instance(worker, {"config": critic})], {}
+    megatron = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
+    if is_megatron(settings):
+        engine = {
+            "model_config": model,
+            "engine_config": made(settings, f"{ACTOR}.megatron", tree),
+            "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
+        }
+        for name in ("_init_device_mesh", "_build_megatron_module", "_build_optimizer", "_build_lr_scheduler"):
+            yield method(ACTOR, megatron, name, engine)
+    yield ACTOR, Target("verl.workers.utils.losses", "ppo_loss"), [actor], {}
+    server = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
+    if settings.text(ENGINE) == "vllm":
+        rollout = {"config": made(settings, ROLLOUT, tree), "model_config": model}
+        yield method(ROLLOUT, server, "_validate_configs", rollout)
+        yield method(ROLLOUT, server, "_apply_quantization", rollout)
+
+
+def backend_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
+    """Yield an error for each role whose strategy no engine of upstream's has."""
+    if _is_legacy(settings, tree):
+        return
+    known: set[object] = set()
+    for module in tree.modules_with(("verl",), ["EngineRegistry.register("]):
+        for node in ast.walk(tree.parse(module) or ast.Module([], [])):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "EngineRegistry.register":
+                named = next((each.value for each in node.keywords if each.arg == "backend"), None)
+                known |= {each.value for each in ast.walk(named or node) if isinstance(each, ast.Constant)}
+    for role in roles:
+        strategy = attribute(made(settings, role, tree), "engine", "strategy")
+        if known and isinstance(strategy, str) and strategy not in known:
+            yield Refusal(f"{role}.strategy", f"Unknown backend: {strategy}")
+
+
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
     """Return whether the trainer starts the workers that verl had before its engines."""
     return settings.text(_LEGACY) in ("auto", "enable") or not tree.nodes(_ENGINE_WORKER)
 
 
-def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
+def batch_refusals(
+    settings: Settings, npus: int, replica: int, tree: SourceTree, role: str = ACTOR
+) -> Iterator[Refusal]:
     """Yield the errors that workers raise when they divide a mini-batch among ranks, and a rank's share into
     micro-batches."""
-    ranks, mini = npus // max(replica, 1), f"{ACTOR}.ppo_mini_batch_size"
+    ranks, mini = npus // max(replica, 1), f"{role}.ppo_mini_batch_size"
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
     if not ranks or batch <= 0:
         return
     if _is_legacy(settings, tree):
-        if settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
+        if role != ACTOR or settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
             return
         known = dict.fromkeys(("self.device_mesh.size()", "torch.distributed.get_world_size()"), npus)
         worker = Target("verl.workers.fsdp_workers", "ActorRolloutRefWorker")
@@ -170,9 +299,9 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
     method = Target(worker.module, f"{worker.qualname}.train_mini_batch")
     unshared = list(refused(method, [instance(worker, {}), UNKNOWN], tree, taken))
     yield from (Refusal(mini, each) for each in unshared)
-    micro = settings.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
-    is_fixed = settings.get(f"{ACTOR}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
-    if not unshared and micro and is_fixed:
+    micro = settings.get(f"{role}.ppo_micro_batch_size_per_gpu")
+    is_fixed = settings.get(f"{role}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
+    if not unshared and micro is not None and is_fixed:
         read = "tu.get_non_tensor_data(data=data, key='{}', default={})"
         divided = {
             "len(data)": batch // ranks,
@@ -180,7 +309,7 @@ def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree
             **{read.format(name, 1): 1 for name in ("force_group_size", "sp_size")},
         }
         for message in refused(_DIVIDING, [{"micro_batch_size_per_gpu": micro}], tree, divided):
-            yield Refusal(f"{ACTOR}.ppo_micro_batch_size_per_gpu", message)
+            yield Refusal(f"{role}.ppo_micro_batch_size_per_gpu", message)
 
 
 def non_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:

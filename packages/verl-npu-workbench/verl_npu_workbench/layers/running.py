@@ -17,6 +17,7 @@ from verl_npu.ascend.variables import NZ, VIRTUAL_NPUS, virtual_npus
 from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
+from verl_npu.registry.source.tree import SourceTree
 
 from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, ROLLOUT_TENSOR, STRATEGY, is_megatron, size
 from ..jobs.settings import Settings
@@ -268,11 +269,22 @@ def _rollout_dtype(settings: Settings) -> str:
 
 def _trainer_dtype(settings: Settings) -> str:
     """Return the dtype in which the trainer computes. If the script does not say it, it is the engine's."""
-    keys = [f"{_FSDP}.mixed_precision.param_dtype", f"{_FSDP}.dtype"]
+    keys, otherwise = [f"{_FSDP}.mixed_precision.param_dtype"], _rollout_dtype(settings)
     if is_megatron(settings):
         keys = [f"{_MEGATRON}.dtype"]
-    asked = next((settings.text(key) for key in keys if settings.text(key)), _rollout_dtype(settings))
+    elif _workers_read_dtype(SourceTree.installed(("verl",))):
+        keys.append(f"{_FSDP}.dtype")
+    else:
+        otherwise = "bfloat16"
+    asked = next((settings.text(key) for key in keys if settings.text(key)), otherwise)
     return _DTYPES.get(asked, asked)
+
+
+def _workers_read_dtype(verl: SourceTree) -> bool:
+    """Return whether verl's FSDP workers read `fsdp_config.dtype`, as before its engines, which always compute in
+    bfloat16 without `mixed_precision`."""
+    engine = verl.read("verl.workers.engine.fsdp.transformer_impl")
+    return engine is None or b"fsdp_config.dtype" in (verl.read("verl.workers.fsdp_workers") or b"")
 
 
 def _is_on(settings: Settings, key: str) -> bool:

@@ -48,6 +48,7 @@ class Part(Enum):
     """A part of the start of a job. The parts are in order."""
 
     PROGRAM = _("the trainer's program")
+    DATA = _("the checkpoint to continue from, and the first rows of data")
     WORKERS = _("the workers")
     ENGINE = _("the engine's configuration")
     BATCH = _("the first micro batch")

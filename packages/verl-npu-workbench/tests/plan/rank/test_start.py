@@ -79,7 +79,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Started]:
 
 def test_what_upstream_raises_is_the_verdict_with_its_line(started: Callable[..., Started], upstream: Any) -> None:
     told = started(module._nothing, lambda: upstream.look_up("vlm"))
-    assert (told.part, told.error) == (Part.WORKERS.value, "AssertionError: no vlm")
+    assert (told.part, told.error) == (Part.DATA.value, "AssertionError: no vlm")
     assert list(told.passed) == [Part.PROGRAM.value]
     assert told.where.endswith("verl/made_up.py:9")
     assert told.code.startswith("assert name in")
@@ -123,7 +123,7 @@ def test_what_is_not_here_says_nothing_of_the_script(
     name: str, said: str, started: Callable[..., Started], upstream: Any
 ) -> None:
     told = started(getattr(upstream, name), module._nothing)
-    assert (told.error, list(told.passed)) == ("", [Part.WORKERS.value])
+    assert (told.error, list(told.passed)) == ("", [Part.DATA.value])
     assert said in told.missing[0]
 
 
@@ -173,6 +173,64 @@ def test_an_engine_whose_arguments_cannot_be_tried_has_not_passed(
         if part is Part.WORKERS:
             run()
     assert (tried[2:], len(missing)) == (parts, notes)
+
+
+class _Dataset:
+    """A dataset of verl's, whose rows have a prompt."""
+
+    __module__ = "verl.utils.dataset"
+
+    def __init__(self, rows: int) -> None:
+        self.prompt_key, self._rows = "question", rows
+
+    def __getitem__(self, place: int) -> str:
+        if place >= self._rows:
+            raise IndexError(f"no row {place}")
+        return {"prompt": "Why?"}[self.prompt_key]
+
+
+class _Trainer:
+    """A trainer that may refuse its checkpoint."""
+
+    def __init__(self, rows: int = 2, resumes: bool = True) -> None:
+        self.resumes = resumes
+        self.batches: list[list[str]] = []
+        self.train_dataloader = SimpleNamespace(dataset=_Dataset(rows), collate_fn=self.batches.append)
+
+    def _load_checkpoint(self) -> None:
+        self.actor_rollout_wg.load_checkpoint("folder")  # type: ignore[attr-defined]
+        self.critic_wg.load_checkpoint.remote("folder")  # type: ignore[attr-defined]
+        assert self.resumes, "resume ckpt must specify the global_steps"
+
+
+def test_a_trainer_that_was_made_reads_its_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _Trainer.__new__(_Trainer)
+    monkeypatch.setattr(module._Start, "_program", lambda start: start._keeping(_Trainer.__init__)(trainer))
+    start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
+    for part, run in start.parts():
+        run()
+        if part is Part.DATA:
+            break
+    assert trainer.batches == [["Why?", "Why?"]]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [(_Trainer(rows=1), "no row 1"), (_Trainer(resumes=False), "must specify the global_steps")],
+    ids=["data", "checkpoint"],
+)
+def test_what_a_trainer_refuses_before_its_first_step_is_raised(trainer: _Trainer, said: str) -> None:
+    start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
+    start._trainer = trainer
+    with pytest.raises((AssertionError, IndexError), match=said):
+        start._read()
+
+
+def test_rows_that_are_made_up_say_nothing_of_a_dataset_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Dataset, "__module__", "mine")
+    start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
+    start._trainer = _Trainer(rows=0)
+    start._read()
 
 
 def test_a_program_that_only_generates_builds_no_workers() -> None:

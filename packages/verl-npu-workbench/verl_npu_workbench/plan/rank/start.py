@@ -43,6 +43,7 @@ _PACKAGES = ("vllm", "sglang", "tensorrt_llm")
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
 """Packages, besides verl, whose source lines may be shown to the user."""
+_TRAINERS = (("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer"))
 _UNREGISTERED = re.compile(r"Checkpoint engine (\S+) not registered")
 _SCRIPT_PACKAGES = ("verl", "recipe")
 """Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
@@ -90,6 +91,7 @@ class _Start:
     def __init__(self, job: StartJob, recording: Recording, folder: str, missing: list[str]) -> None:
         self._job, self._recording, self._folder, self._missing = job, recording, folder, missing
         self._workers: Workers | None = None
+        self._trainer: Any = None
 
     def parts(self) -> Iterator[tuple[Part, Callable[[], None]]]:
         """Yield each part with the function that runs it."""
@@ -99,6 +101,8 @@ class _Start:
         yield Part.PROGRAM, self._program
         if not self._job.trains:
             return
+        if self._trainer is not None:
+            yield Part.DATA, self._read
         yield Part.WORKERS, self._load
         if self._workers is not None:
             if self._tries_engine():
@@ -118,6 +122,10 @@ class _Start:
         from ...rehearse.preparation import write_questions
 
         _answer_for_ray()
+        for name, owner in _TRAINERS:
+            if module := _imported(name):
+                keep = getattr(module, owner)
+                keep.__init__ = self._keeping(keep.__init__)
         train, test = write_questions(Path(self._folder), "openai/gsm8k", images=False, rows=self._job.rows)
         made = {"data.train_files": str(train), "data.val_files": str(test), "hydra.run.dir": self._folder}
         overrides = {**self._job.overrides, **made}
@@ -133,6 +141,24 @@ class _Start:
             runpy.run_path(self._job.module, run_name="__main__")
         else:
             runpy.run_module(self._job.module, run_name="__main__", alter_sys=True)
+
+    def _keeping(self, make: Callable[..., None]) -> Callable[..., None]:
+        def made(trainer: Any, *given: object, **named: object) -> None:
+            self._trainer = trainer
+            make(trainer, *given, **named)
+
+        return made
+
+    def _read(self) -> None:
+        """Let the trainer look for the checkpoint from which it continues, and read its first rows of data."""
+        for name in ("actor_rollout_wg", "critic_wg"):
+            setattr(self._trainer, name, _Anything())
+        self._trainer._load_checkpoint()
+        loader = getattr(self._trainer, "train_dataloader", None)
+        # The rows are made up, so only upstream's own dataset is certain to accept them.
+        if loader is not None and type(loader.dataset).__module__.startswith("verl."):
+            loader.dataset.prompt_key = "prompt"
+            loader.collate_fn([loader.dataset[place] for place in range(2)])
 
     def _load(self) -> None:
         """Build the workers and their models. The rollout's worker is built without its engine."""
@@ -295,10 +321,14 @@ def _refuse_argument(parser: argparse.ArgumentParser, message: str) -> None:
 
 
 class _Anything:
-    """A stand-in for a worker's handle. Each of its methods returns an empty text."""
+    """A stand-in for workers, or for a worker's handle. Each of its methods returns an empty text."""
 
     def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=lambda *_, **__: "")
+        def answer(*_: object, **__: object) -> str:
+            return ""
+
+        answer.remote = answer  # type: ignore[attr-defined]
+        return answer
 
 
 class _Here:
@@ -343,6 +373,15 @@ def _answer_for_ray() -> None:
     if is_installed("transfer_queue"):
         queue: Any = importlib.import_module("transfer_queue")
         queue.init = queue.close = _nothing
+
+
+def _imported(name: str) -> Any:
+    """Return a module of upstream's, or None if it cannot be imported. If the program needs it, the program says what
+    is missing."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
 
 
 def _nothing(*_: object, **__: object) -> None:
