@@ -55,7 +55,8 @@ def test_a_page_needs_nothing_else_and_tells_all_of_a_plan(planned) -> None:
     assert "http" not in made.replace("http://www.w3.org", "")
     sources = ("issue 1127", "flops_counter.py", "HCCL_BUFFSIZE", "PCIe")
     largest = ("The largest ppo_micro_batch_size_per_gpu that fits: 8", "<td>90.00</td><td>does not fit</td>")
-    cache = f"key-value cache {plan.rollout.cache / (1 << 30):.2f}, "
+    size = plan.rollout.taken - plan.rollout.engine_weights - plan.rollout.buffers
+    cache = f"key-value cache {size / (1 << 30):.2f}, "
     for text in ("&lt;script&gt;", "does not fit", cache, *largest, *sources):
         assert text in made
 

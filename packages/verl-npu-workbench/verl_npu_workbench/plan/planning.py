@@ -46,8 +46,8 @@ from .hardware import GIB, Hardware
 from .job import SAYS, Outcome, Part, Phase, Picture, RankJob, StartJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
-from .rollout import Rollout, other_engines, rollout_of
-from .share import Share, keeps_budget, share_of
+from .rollout import Rollout, other_engines, rollout_of, runs_inside
+from .share import Share, keeps_budget, share_of, verl_of
 
 TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
 _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
@@ -112,6 +112,8 @@ class Planned:
     hardware: Hardware
     seconds: float
     notes: tuple[str, ...]
+    inside: bool = False
+    """Whether the rollout's engine runs in the trainer's processes."""
 
     @property
     def servers(self) -> int:
@@ -176,6 +178,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         hardware=request.hardware,
         seconds=time.monotonic() - started,
         notes=(*share.notes, *work.notes, *(_("not shown: {each}").format(each=each) for each in not_shown)),
+        inside=work.rollout is not None and not work.rollout.own_npus and runs_inside(settings, verl_of(tree)),
     )
 
 

@@ -21,7 +21,7 @@ from .job import Holder, Outcome, Phase, Point
 from .planning import Planned
 from .search import Largest, Search
 from .timing import assumptions, spans, total
-from .verdict import PhaseFit, Verdict
+from .verdict import PhaseFit, Verdict, allocated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +52,7 @@ def content(
         "share": _share(planned),
         "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
         "host": host_peaks(planned),
+        "allocated": dict(zip(("trainer", "engine"), allocated(planned), strict=True)),
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
         "seconds": [dataclasses.asdict(span) for span in (*found, total(found, planned.servers))],

@@ -89,6 +89,19 @@ def judge(planned: Planned) -> Verdict:
     return Verdict(fit, tuple(found), reserve, capacity)
 
 
+def allocated(planned: Planned) -> tuple[int, int]:
+    """Return the two parts of what verl reports as perf/max_memory_allocated_gb: the bytes of the trainer's tensors,
+    and those of an engine in the same process.
+
+    verl never resets torch's counter, and reports the last rank's. torch counts a sleeping engine's weights and cache,
+    too. A checkpoint is saved after the report.
+    """
+    last = max(planned.outcomes, key=lambda outcome: outcome.rank)
+    phases = [cost for cost in last.phases if cost.phase != Phase.CHECKPOINT.value]
+    peak = max((cost.peak - cost.holders.get(Holder.ENGINE.value, 0) for cost in phases), default=0)
+    return peak, planned.rollout.needed - planned.rollout.buffers if planned.rollout and planned.inside else 0
+
+
 def _phase_fit(phase: Phase, planned: Planned, groups: int, capacity: int) -> PhaseFit | None:
     if phase is Phase.ROLLOUT:
         return _rollout_fit(planned.rollout, planned, groups, capacity) if planned.rollout else None
