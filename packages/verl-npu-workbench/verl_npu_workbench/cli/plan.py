@@ -22,7 +22,6 @@ from ..places import put
 from ..plan import report
 from ..plan.hardware import GIB, HARDWARE
 from ..plan.history import history as each_step
-from ..plan.host import host_peaks
 from ..plan.job import Holder
 from ..plan.planning import TOGETHER, Planned, Request
 from ..plan.planning import plan as make
@@ -31,7 +30,7 @@ from ..plan.rollout import Rollout
 from ..plan.search import Largest, Search, make_fit
 from ..plan.search import largest_micro_batch as largest_of
 from ..plan.timing import assumptions, spans, total
-from ..plan.verdict import Fit, PhaseFit, Verdict, allocated, judge
+from ..plan.verdict import Fit, PhaseFit, Verdict, allocated, host_peaks, judge
 from .options import command, html_option, output_option, refuse_ignored, unconfined_option, verl_option
 from .script import asked_trainer, is_program, say_unconfined
 

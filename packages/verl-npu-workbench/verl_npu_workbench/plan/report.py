@@ -16,12 +16,11 @@ from verl_npu.language import gettext as _
 
 from ..pages import render
 from .hardware import GIB
-from .host import host_peaks
 from .job import Holder, Outcome, Phase, Point
 from .planning import Planned
 from .search import Largest, Search
 from .timing import assumptions, spans, total
-from .verdict import PhaseFit, Verdict, allocated
+from .verdict import PhaseFit, Verdict, allocated, host_peaks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

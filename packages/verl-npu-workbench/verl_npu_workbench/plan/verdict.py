@@ -1,4 +1,4 @@
-"""Judges whether each phase of a plan fits into its NPUs' memory."""
+"""Judges whether each phase of a plan fits into its NPUs' memory, and sums up the memory of its machines."""
 
 from __future__ import annotations
 
@@ -100,6 +100,25 @@ def allocated(planned: Planned) -> tuple[int, int]:
     phases = [cost for cost in last.phases if cost.phase != Phase.CHECKPOINT.value]
     peak = max((cost.peak - cost.holders.get(Holder.ENGINE.value, 0) for cost in phases), default=0)
     return peak, planned.rollout.needed - planned.rollout.buffers if planned.rollout and planned.inside else 0
+
+
+def host_peaks(planned: Planned) -> dict[str, int]:
+    """Return, for each phase, the bytes that large tensors take in a machine's host memory. All ranks of the machine
+    are counted at their peaks.
+
+    While loading, verl lets one rank read the whole model and gives the others their shares, unless weights are tied.
+    Source: verl/utils/fsdp_utils.py, `get_init_weight_context_manager`.
+    """
+    local, found = planned.share.local, {}
+    for phase in Phase:
+        costs = [cost for outcome in planned.outcomes for cost in outcome.phases if cost.phase == phase.value]
+        if not costs:
+            continue
+        most = max(cost.host for cost in costs)
+        alone = phase is Phase.LOAD and not planned.model.tied
+        others = max(cost.host_after for cost in costs) if alone else most
+        found[phase.value] = most + (local - 1) * others
+    return found
 
 
 def _phase_fit(phase: Phase, planned: Planned, groups: int, capacity: int) -> PhaseFit | None:
