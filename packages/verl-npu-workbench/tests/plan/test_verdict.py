@@ -79,12 +79,12 @@ def test_verls_own_figure_is_the_peak_of_the_trainers_tensors(planned) -> None:
     woken = dataclasses.replace(sync, holders={"rollout engine's weights": 15 * GIB})
     last = dataclasses.replace(plan.outcomes[0], rank=4, phases=[*others, woken, checkpoint])
     first = dataclasses.replace(plan.outcomes[0], phases=[sync])
-    assert allocated(dataclasses.replace(plan, outcomes=(last, first))) == (40 * GIB, 0)
+    assert allocated(dataclasses.replace(plan, outcomes=(last, first))) == {"trainer": 40 * GIB, "engine": 0}
 
 
 def test_verls_own_figure_counts_an_engine_in_the_same_process(planned) -> None:
     plan = dataclasses.replace(planned({"update actor": 40.0}), inside=True)
-    assert allocated(plan) == (40 * GIB, plan.rollout.taken - plan.rollout.buffers)
+    assert allocated(plan) == {"trainer": 40 * GIB, "engine": plan.rollout.taken - plan.rollout.buffers}
 
 
 def _by_name(plan: Planned) -> dict[str, PhaseFit]:

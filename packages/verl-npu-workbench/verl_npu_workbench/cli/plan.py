@@ -30,7 +30,7 @@ from ..plan.rollout import Rollout
 from ..plan.search import Largest, Search, make_fit
 from ..plan.search import largest_micro_batch as largest_of
 from ..plan.timing import assumptions, spans, total
-from ..plan.verdict import Fit, PhaseFit, Verdict, allocated, host_peaks, judge
+from ..plan.verdict import FIGURE, Fit, PhaseFit, Verdict, allocated, host_peaks, judge
 from .options import command, html_option, output_option, refuse_ignored, unconfined_option, verl_option
 from .script import asked_trainer, is_program, say_unconfined
 
@@ -349,7 +349,7 @@ def _print(
     terminal.echo()
     if planned.rollout:
         _print_rollout(planned.rollout)
-        _print_allocated(*allocated(planned))
+        _print_allocated(**allocated(planned))
     _print_host(planned, peaks, host_fits)
     for each in verdict.reserve:
         terminal.paragraph(
@@ -428,7 +428,7 @@ def _print_rollout(rollout: Rollout) -> None:
 
 
 def _print_allocated(trainer: int, engine: int) -> None:
-    said = _("verl's perf/max_memory_allocated_gb: {trainer:.2f} GiB of tensors").format(trainer=trainer / GIB)
+    said = _("verl's {figure}: {trainer:.2f} GiB of tensors").format(figure=FIGURE, trainer=trainer / GIB)
     if engine:
         said += _(" and {engine:.2f} GiB of the engine, which runs in the trainer's process").format(
             engine=engine / GIB

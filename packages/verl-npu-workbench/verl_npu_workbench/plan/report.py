@@ -51,7 +51,7 @@ def content(
         "share": _share(planned),
         "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
         "host": host_peaks(planned),
-        "allocated": dict(zip(("trainer", "engine"), allocated(planned), strict=True)),
+        "allocated": allocated(planned),
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
         "seconds": [dataclasses.asdict(span) for span in (*found, total(found, planned.servers))],

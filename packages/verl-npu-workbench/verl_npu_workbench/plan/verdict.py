@@ -15,6 +15,9 @@ from .job import Holder, Phase, PhaseCost
 from .planning import Planned
 from .rollout import Rollout
 
+FIGURE = "perf/max_memory_allocated_gb"
+"""The memory that verl reports."""
+
 
 class Fit(Enum):
     """The result for a phase or for a whole plan."""
@@ -89,7 +92,7 @@ def judge(planned: Planned) -> Verdict:
     return Verdict(fit, tuple(found), reserve, capacity)
 
 
-def allocated(planned: Planned) -> tuple[int, int]:
+def allocated(planned: Planned) -> dict[str, int]:
     """Return the two parts of what verl reports as perf/max_memory_allocated_gb: the bytes of the trainer's tensors,
     and those of an engine in the same process.
 
@@ -99,7 +102,8 @@ def allocated(planned: Planned) -> tuple[int, int]:
     last = max(planned.outcomes, key=lambda outcome: outcome.rank)
     phases = [cost for cost in last.phases if cost.phase != Phase.CHECKPOINT.value]
     peak = max((cost.peak - cost.holders.get(Holder.ENGINE.value, 0) for cost in phases), default=0)
-    return peak, planned.rollout.needed - planned.rollout.buffers if planned.rollout and planned.inside else 0
+    engine = planned.rollout.needed - planned.rollout.buffers if planned.rollout and planned.inside else 0
+    return {"trainer": peak, "engine": engine}
 
 
 def host_peaks(planned: Planned) -> dict[str, int]:
