@@ -55,7 +55,6 @@ _MARKS = {
         "verl-npu plan examples/grpo_trainer/run_qwen3-8b_npu.sh",
         "verl-npu plan run.sh --npu a3 --model-config config.json --html plan.html",
         "verl-npu plan run_sft.sh --largest-micro-batch",
-        "verl-npu plan run.sh --compare before.json",
     )
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
@@ -142,12 +141,6 @@ _MARKS = {
 )
 @html_option
 @click.option(
-    "--compare",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Compare the plan with an earlier plan in this JSON file.",
-)
-@click.option(
     "--history",
     metavar="GOOD..BAD",
     help="Plan the job at the commits in this range, and tell which commits changed the job's memory. --verl must "
@@ -174,7 +167,6 @@ def plan(
     output: Path,
     png: Path | None,
     html: Path | None,
-    compare: Path | None,
     history: str | None,
     as_json: bool,
 ) -> None:
@@ -191,14 +183,13 @@ def plan(
     planned.
     """
     if history is not None:
-        refuse_ignored("--history", "png", "html", "compare", "largest_micro_batch", "no_tries")
+        refuse_ignored("--history", "png", "html", "largest_micro_batch", "no_tries")
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
     if html:
         need("jinja2", "--html", error=PlanError)
     _refuse_lengths(lengths, prompt_length, response_length, spread)
     _refuse_places(output, png, html)
-    before = report.read(compare) if compare else None
     say_unconfined(unconfined)
     request = Request(
         output=output,
@@ -243,8 +234,6 @@ def plan(
             terminal.paragraph(
                 _("{reason}: use more NPUs, a smaller model, or shorter sequences").format(reason=reason)
             )
-        if before is not None:
-            _print_difference(before, found)
         terminal.line(_("the whole plan: {output}").format(output=output / "plan.json"))
     sys.exit(_STATUS[verdict.fit] if host_fits else Status.FOUND)
 
@@ -516,20 +505,3 @@ def _print_time(planned: Planned) -> None:
         terminal.line(f"  {terminal.padded(span.phase, 18)} {span.least:9.1f} {span.most:9.1f}")
     for assumption in assumptions(planned):
         terminal.paragraph(assumption, label=_("  assumed: "), indent="    ")
-
-
-def _print_difference(before: Mapping[str, object], found: Mapping[str, object]) -> None:
-    terminal.echo()
-    terminal.line(terminal.styled(_("compared with {name}").format(name=before["name"]), "bold"))
-    old = {str(each["phase"]): each for each in before["phases"]}  # type: ignore[attr-defined]
-    for each in found["phases"]:  # type: ignore[attr-defined]
-        other = old.get(str(each["phase"]))
-        if other is None:
-            terminal.line(_("  {phase} is new").format(phase=terminal.padded(each["phase"], 18)))
-            continue
-        change = (each["needed"] - other["needed"]) / GIB
-        terminal.line(
-            _("  {phase} {change:+8.2f} GiB  {fit} -> {each_fit}").format(
-                phase=terminal.padded(each["phase"], 18), change=change, fit=other["fit"], each_fit=each["fit"]
-            )
-        )

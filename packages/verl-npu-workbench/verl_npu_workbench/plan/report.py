@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_npu.errors import PlanError
 from verl_npu.language import gettext as _
 
 from ..pages import render
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_FORMAT = 1
 _NOTHING = Search()
 
 
@@ -36,7 +33,7 @@ def content(
     """Return the JSON representation of a plan. Memory is in bytes and time in seconds."""
     found = spans(planned)
     return {
-        "format": _FORMAT,
+        "format": 1,
         "simulated": True,
         "name": name,
         "verdict": verdict.fit.value,
@@ -103,28 +100,6 @@ def _rank(outcome: Outcome, planned: Planned) -> dict[str, object]:
         "error": outcome.error,
         "failed_in": outcome.failed_in,
     }
-
-
-def read(path: Path) -> Mapping[str, object]:
-    """Read a plan from its JSON file.
-
-    Raises:
-        PlanError: the file does not contain a plan in this format.
-    """
-    found: object = None
-    try:
-        found = json.loads(path.read_text())
-        told = str(found.get("format", "none")) if isinstance(found, dict) else "none"
-    except (OSError, ValueError) as error:
-        told = str(error)
-    if isinstance(found, dict) and found.get("format") == _FORMAT:
-        return found
-    raise PlanError(
-        subject=str(path),
-        expected=_("a plan of format {format} that `verl-npu plan --json` wrote").format(format=_FORMAT),
-        found=told,
-        fix=_("make the plan again with this verl-npu, or give another file"),
-    )
 
 
 _COLOURS = {
