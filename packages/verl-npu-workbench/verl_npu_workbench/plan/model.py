@@ -239,7 +239,7 @@ def main(arguments: list[str]) -> int:
     }
     config = transformers.AutoConfig.for_model(kind, **asked)
     # Drawing weights takes most of the time, even without memory, and nobody reads them.
-    torch.Tensor.normal_ = torch.Tensor.uniform_ = lambda weight, *_, **__: weight  # type: ignore[assignment,method-assign]
+    torch.Tensor.normal_ = torch.Tensor.uniform_ = lambda weight, *_, **__: weight
     with torch.device("meta"):
         model = kind_of(config).from_config(config)
     config.architectures = [type(model).__name__]
