@@ -96,7 +96,7 @@ def pin_for(named: str, checkout: pins.Checkout | None, words: list[str]) -> pin
 
 
 def speaks_of_megatron(text: str) -> bool:
-    """Tell whether a script mentions Megatron or MindSpeed."""
+    """Return whether a script mentions Megatron or MindSpeed."""
     return re.search("megatron|mindspeed", text, re.IGNORECASE) is not None
 
 

@@ -79,7 +79,7 @@ def _is_active() -> bool:
 
 
 def _wanted_or_strict() -> bool:
-    """Tell whether to patch verl.
+    """Return whether to patch verl.
 
     If a wrong setting or another error leaves that open, return False after a warning. With VERL_NPU_STRICT=1, return
     True instead, and the import of verl then raises the error.

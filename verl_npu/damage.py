@@ -17,7 +17,7 @@ _TEMPORARY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINT
 
 
 def is_temporary(error: BaseException | None) -> bool:
-    """Tell whether an error, or its cause, is temporary: the process ran short of memory, stack, or open files.
+    """Return whether an error, or its cause, is temporary: the process ran short of memory, stack, or open files.
 
     Such an error does not show whether a file is damaged.
     """
@@ -33,7 +33,7 @@ def is_temporary(error: BaseException | None) -> bool:
 
 
 def is_damage(error: Exception) -> bool:
-    """Tell whether an error shows that a file of verl-npu is missing, truncated, or unreadable."""
+    """Return whether an error shows that a file of verl-npu is missing, truncated, or unreadable."""
     if type(error).__name__ == "DamagedError":
         return True
     # A disk error may last, so it counts as damage if it concerns our own files.
@@ -96,7 +96,7 @@ def described(error: BaseException) -> str:
 
 
 def is_required() -> bool:
-    """Tell whether the user requires the patches: VERL_NPU is on, or VERL_NPU_STRICT is set."""
+    """Return whether the user requires the patches: VERL_NPU is on, or VERL_NPU_STRICT is set."""
     switch, strict = (os.environ.get(name, "").strip().lower() for name in ("VERL_NPU", "VERL_NPU_STRICT"))
     return switch == "on" or (switch != "off" and strict not in ("", "0"))
 

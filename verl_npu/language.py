@@ -184,7 +184,7 @@ def translate(text: Value) -> Value:
 
 
 def is_english() -> bool:
-    """Tell whether the current language is English."""
+    """Return whether the current language is English."""
     return _spoken is None
 
 

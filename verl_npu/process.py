@@ -19,7 +19,7 @@ class Identity:
 
 
 def is_ray_worker() -> bool:
-    """Tell whether Ray started this process to run tasks or an actor."""
+    """Return whether Ray started this process to run tasks or an actor."""
     return sys.argv[:1] != [] and os.path.basename(sys.argv[0]) == "default_worker.py"
 
 

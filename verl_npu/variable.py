@@ -58,7 +58,7 @@ class Variable:
         return (os.environ if environment is None else environment).get(self.name, "").strip() or self.default
 
     def is_set(self, environment: Mapping[str, str] | None = None) -> bool:
-        """Tell whether the user gave the variable a value that is not only spaces."""
+        """Return whether the user gave the variable a value that is not only spaces."""
         return bool((os.environ if environment is None else environment).get(self.name, "").strip())
 
     def for_workers(self, text: str) -> str:
@@ -119,7 +119,7 @@ class Flag(Choice):
         super().__init__(name, summary, ("0", "1"), default="0")
 
     def read(self, environment: Mapping[str, str] | None = None) -> bool:  # type: ignore[override]  # a flag is a bool
-        """Tell whether the value is 1. Raises SettingError for a value other than 0 and 1."""
+        """Return whether the value is 1. Raises SettingError for a value other than 0 and 1."""
         return super().read(environment) == "1"
 
 

@@ -49,7 +49,7 @@ def wrong(entry: Mapping[str, Any]) -> str:
 
 
 def near(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a predicted peak is as near to the measured one as the goal asks."""
+    """Return whether a predicted peak is as near to the measured one as the goal asks."""
     peak, figure = entry["predicted"]["peak_gib"], entry["measured"]["gib"]
     return bool(abs(peak - figure) <= max(NEAR_GIB, NEAR * figure))
 

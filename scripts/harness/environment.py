@@ -110,7 +110,7 @@ class Recipe:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def ready(self) -> bool:
-        """Tell whether a finished environment with these inputs exists."""
+        """Return whether a finished environment with these inputs exists."""
         mark = self.folder / STAMP
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 

@@ -103,7 +103,7 @@ class Pin:
 
 
 def is_released(name: str) -> bool:
-    """Tell whether the pin called `name` is a release. Other pins are commits, which only git has."""
+    """Return whether the pin called `name` is a release. Other pins are commits, which only git has."""
     return name.startswith("v")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def runs(pid: int) -> bool:
-    """Tell whether a process runs, and is not a zombie."""
+    """Return whether a process runs, and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -15,7 +15,7 @@ def runs(pid: int) -> bool:
 
 
 def gone(pid: int, within: float = 1) -> bool:
-    """Tell whether a process ends within some seconds."""
+    """Return whether a process ends within some seconds."""
     until = time.monotonic() + within
     while runs(pid) and time.monotonic() < until:
         time.sleep(0.01)

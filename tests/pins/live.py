@@ -215,7 +215,7 @@ _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 
 
 def fits(said: Said) -> bool:
-    """Tell whether the answer is right. No source says what a value is."""
+    """Return whether the answer is right. No source says what a value is."""
     return said.make == "value" or said.way in EITHER or (said.answer == "accepted") is (said.way in FITTING)
 
 

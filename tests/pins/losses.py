@@ -131,7 +131,7 @@ class Pin:
         return (Outcome.DRIFTED if State.DRIFTED in concerned else Outcome.EVIDENCE), []
 
     def _follows(self, patch: Patch, verdict: Verdict, gone: set[str], tree: SourceTree) -> bool:
-        """Tell whether the verdict on a patch follows from the tree and from the reason that a reader sees."""
+        """Return whether the verdict on a patch follows from the tree and from the reason that a reader sees."""
         if verdict.state is State.DRIFTED:
             return True
         if "defines the same names" in verdict.reason:
@@ -147,7 +147,7 @@ class Pin:
         return verdict.state is State.PENDING and needed and str(patch.target) not in gone
 
     def _lost_its_patches(self, patch: Patch, verdict: Verdict, mutant: Mutant) -> bool:
-        """Tell whether a mutant broke the module by which upstream patches the target, so that ours is needed."""
+        """Return whether a mutant broke the module by which upstream patches the target, so that ours is needed."""
         modules = {atom.subject for atom in patch.retired_by.atoms() if isinstance(atom, Assigns)}
         broken = mutant.subject.partition(":")[0] in modules and mutant.kind is not Kind.OTHER_MODULE_IMPORTED
         return broken and verdict.state is State.PENDING
@@ -175,7 +175,7 @@ def _subjects(patch: Patch) -> set[str]:
 
 
 def refused(verdict: Verdict) -> bool:
-    """Tell whether the patch is withheld from a user, without a note that forcing it is safe."""
+    """Return whether the patch is withheld from a user, without a note that forcing it is safe."""
     return verdict.state is State.DRIFTED and not verdict.only_wording
 
 

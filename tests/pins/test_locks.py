@@ -76,7 +76,7 @@ def wheel(path: Path) -> zipfile.ZipFile:
 
 
 def holds(source: Path, package: str) -> bool:
-    """Tell whether a checkout or a wheel has a top-level package. Recipes are in checkouts, and in no wheel."""
+    """Return whether a checkout or a wheel has a top-level package. Recipes are in checkouts, and in no wheel."""
     if source.is_dir():
         return any((source / folder / package).is_dir() for folder in (".", "src"))
     return any(name.startswith(f"{package}/") for name in wheel(source).namelist())

@@ -95,7 +95,7 @@ class _Result:
     help="Show, for each drifted patch, how its target differs from the target at the nearest pin.",
 )
 def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bool) -> None:
-    """Tell whether the patches fit your verl, or what runs a model.
+    """Check whether the patches fit your verl, or what runs a model.
 
     Without MODEL, the command imports neither verl nor torch, so it is safe to run anywhere. In a separate process,
     it imports an installed torch_npu, to see whether the import works.

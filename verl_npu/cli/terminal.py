@@ -210,7 +210,7 @@ def ignore_broken_pipes() -> None:
 
 
 def is_read() -> bool:
-    """Tell whether anybody may still read standard output. Nobody does if the other end of a pipe is closed."""
+    """Return whether anybody may still read standard output. Nobody does if the other end of a pipe is closed."""
     try:
         asked = select.poll()
         asked.register(sys.stdout.fileno(), 0)

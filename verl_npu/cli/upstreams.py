@@ -82,7 +82,7 @@ def locks() -> Mapping[str, Sequence[Lock]]:
 
 
 def has_verl(folder: Path) -> bool:
-    """Tell whether `folder` contains a verl, which a job that starts in `folder` would import."""
+    """Return whether `folder` contains a verl, which a job that starts in `folder` would import."""
     return (folder / "verl" / "__init__.py").is_file()
 
 

@@ -204,7 +204,7 @@ def _all_collectable() -> Iterator[None]:
 
 
 def _is_real(one: object) -> bool:
-    """Tell whether an object is a tensor with memory. A fake tensor, for example, has none."""
+    """Return whether an object is a tensor with memory. A fake tensor, for example, has none."""
     import torch
 
     return type(one) is torch.Tensor or issubclass(type(one), torch.nn.Parameter)

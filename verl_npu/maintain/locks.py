@@ -20,7 +20,7 @@ from ..registry.state import Standing
 
 
 def standing(patch: Patch, tree: SourceTree) -> Standing:
-    """Tell whether `patch` is native, absent, or needed, according to the source of a pin.
+    """Return whether `patch` is native, absent, or needed, according to the source of a pin.
 
     Questions about packages outside of `tree` have no effect, because a lock covers only one upstream.
     """

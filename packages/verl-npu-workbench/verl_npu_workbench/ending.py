@@ -60,7 +60,7 @@ class Ending:
 
     @property
     def odd(self) -> bool:
-        """Tell whether somebody should look at the training."""
+        """Return whether somebody should look at the training."""
         return self.standing in (Standing.STOPPED, Standing.FAILED)
 
     def text(self) -> str:

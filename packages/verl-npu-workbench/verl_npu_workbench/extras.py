@@ -10,7 +10,7 @@ from verl_npu.language import gettext as _
 
 
 def is_installed(module: str) -> bool:
-    """Tell whether Python can find a module. `module` is its full dotted name."""
+    """Return whether Python can find a module. `module` is its full dotted name."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # its parent package is missing

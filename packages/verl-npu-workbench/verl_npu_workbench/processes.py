@@ -252,7 +252,7 @@ def ended_whole() -> Iterator[None]:
 
 
 def _is_on_its_way(error: BaseException | None) -> bool:
-    """Tell whether the exception that is being handled is a Signalled, or was raised while a Signalled was being
+    """Return whether the exception that is being handled is a Signalled, or was raised while a Signalled was being
     handled."""
     while error is not None and not isinstance(error, Signalled):
         error = error.__context__
@@ -260,7 +260,7 @@ def _is_on_its_way(error: BaseException | None) -> bool:
 
 
 def _is_told(error: BaseException | None, number: int) -> bool:
-    """Tell whether the exception that ends the program already reports this signal."""
+    """Return whether the exception that ends the program already reports this signal."""
     return isinstance(error, Signalled) or (isinstance(error, SystemExit) and error.code == 128 + number)
 
 
@@ -334,7 +334,8 @@ class Interruptions:
 
     @property
     def impatient(self) -> bool:
-        """Tell whether another signal has been received after the last signal that was raised. If so, the caller must
+        """Return whether another signal has been received after the last signal that was raised. If so, the caller
+        must
         stop waiting."""
         return len(self._came) > self._seen
 
@@ -370,7 +371,7 @@ _PATIENCE = 2.0
 
 
 def answers(address: str, port: int) -> bool:
-    """Tell whether a TCP connection to a port at this address succeeds."""
+    """Return whether a TCP connection to a port at this address succeeds."""
     try:
         with socket.create_connection((address, port), _PATIENCE):
             return True

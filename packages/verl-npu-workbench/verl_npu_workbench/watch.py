@@ -188,7 +188,7 @@ def _entropy(log: TrainingLog) -> Iterator[Oddity]:
 
 
 def _learned(log: TrainingLog) -> bool:
-    """Tell whether the mean reward is close to the best answer's reward."""
+    """Return whether the mean reward is close to the best answer's reward."""
     means, best = (
         [*_finite(REWARD.of(log)).values()][-FEW:],
         [*_finite(log.series("critic/rewards/max")).values()][-FEW:],
@@ -415,7 +415,7 @@ class State:
 
     @property
     def calm(self) -> bool:
-        """Tell whether nothing needs attention."""
+        """Return whether nothing needs attention."""
         return not self.odd and not (self.ending and self.ending.odd)
 
 

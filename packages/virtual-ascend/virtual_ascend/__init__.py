@@ -44,7 +44,7 @@ def autoload() -> None:
 
 
 def requested(environ: Mapping[str, str] | None = None) -> bool:
-    """Tell whether the environment requests virtual NPUs: `VIRTUAL_ASCEND` is neither empty nor zero."""
+    """Return whether the environment requests virtual NPUs: `VIRTUAL_ASCEND` is neither empty nor zero."""
     from .variables import asked_for
 
     return asked_for(environ)
@@ -62,7 +62,7 @@ def configured_npus(environ: Mapping[str, str] | None = None) -> int:
 
 
 def is_loaded() -> bool:
-    """Tell whether virtual NPUs are loaded in this process."""
+    """Return whether virtual NPUs are loaded in this process."""
     return bool(description())
 
 
@@ -73,7 +73,7 @@ def description() -> str:
 
 
 def has_own_torch_npu() -> bool:
-    """Tell whether this process uses the virtual Ascend's own torch_npu instead of an installed wheel."""
+    """Return whether this process uses the virtual Ascend's own torch_npu instead of an installed wheel."""
     from .device import extension
 
     return extension.is_loaded()

@@ -24,7 +24,7 @@ _REPLACE_HINT = "delete it, or set VIRTUAL_ASCEND_CACHE to a folder of your own"
 
 
 def is_finished(library: Path) -> bool:
-    """Tell whether `library` exists and has the size that it had when it was finished."""
+    """Return whether `library` exists and has the size that it had when it was finished."""
     try:
         return library.stat().st_size == int(_note(library).read_text())
     except (OSError, ValueError):
@@ -100,7 +100,7 @@ def check_owner(path: Path) -> None:
 
 
 def _is_private(group: int) -> bool:
-    """Tell whether this user is the only member of a group. Many systems make such a group for each user."""
+    """Return whether this user is the only member of a group. Many systems make such a group for each user."""
     user = os.geteuid()
     try:
         name, entry = pwd.getpwuid(user).pw_name, grp.getgrgid(group)

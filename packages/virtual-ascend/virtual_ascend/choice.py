@@ -10,7 +10,7 @@ from .settings import Settings
 
 
 def is_real(settings: Settings) -> bool:
-    """Tell whether virtual NPUs use the installed torch_npu on top of a stub CANN.
+    """Return whether virtual NPUs use the installed torch_npu on top of a stub CANN.
 
     Raises:
         SettingError: the setting requires an installed torch_npu, but none is installed.

@@ -35,12 +35,12 @@ def switch_back(before: str, torch_was_there: bool) -> None:
 
 
 def torch_is_there() -> bool:
-    """Tell whether torch is imported, or is being imported."""
+    """Return whether torch is imported, or is being imported."""
     return "torch" in sys.modules
 
 
 def restores(version: str) -> bool:
-    """Tell whether this version of torch_npu restores TORCH_DEVICE_BACKEND_AUTOLOAD when it is imported before
+    """Return whether this version of torch_npu restores TORCH_DEVICE_BACKEND_AUTOLOAD when it is imported before
     torch."""
     found = Version(version)
     return found >= Version("2.13") or any(

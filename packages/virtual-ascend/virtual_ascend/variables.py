@@ -162,7 +162,7 @@ CACHE = Variable(
 
 
 def asked_for(environ: Mapping[str, str] | None = None) -> bool:
-    """Tell whether virtual NPUs are requested, even if the requested number is invalid."""
+    """Return whether virtual NPUs are requested, even if the requested number is invalid."""
     return bool(NPUS.text(environ).strip("0"))
 
 

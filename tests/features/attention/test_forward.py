@@ -18,7 +18,7 @@ NPU = SimpleNamespace(type="npu")
 
 @pytest.fixture(params=[True, False], ids=["from 4.55 on", "before"])
 def by_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Tell whether this transformers has its own function that detects packed rows."""
+    """Return whether this transformers has its own function that detects packed rows."""
     module = ModuleType(flash.UTILS)
     if request.param:
         module._is_packed_sequence = None  # type: ignore[attr-defined]

@@ -169,7 +169,7 @@ def prevent_cuda_kernel_download(
 
 
 def _on_npu() -> bool:
-    """Tell whether transformers uses the NPU's flash attention in this process."""
+    """Return whether transformers uses the NPU's flash attention in this process."""
     from transformers.utils import is_torch_npu_available
 
     return bool(is_torch_npu_available())

@@ -63,7 +63,7 @@ def deny_cuda_beside_torch_npu(available: bool) -> bool:
 
 
 def has_ascend_software() -> bool:
-    """Tell whether torch_npu is imported. Activating verl-npu imports torch_npu if it can be imported."""
+    """Return whether torch_npu is imported. Activating verl-npu imports torch_npu if it can be imported."""
     return "torch_npu" in sys.modules
 
 

@@ -12,7 +12,7 @@ Resources = Mapping[str, float]
 
 
 def fits(bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources]) -> bool:
-    """Tell whether `bundles` would fit on `nodes` if nothing else ran there.
+    """Return whether `bundles` would fit on `nodes` if nothing else ran there.
 
     False is certain. True may be wrong, because we do not try to distribute the bundles over the nodes.
     """

@@ -61,7 +61,7 @@ class Name:
         return self.places[0].partition(":")[0].partition(".")[0]
 
     def expected_in(self, release: str) -> bool:
-        """Tell whether `release` must have the name. Raises packaging's InvalidVersion if `release` is not a
+        """Return whether `release` must have the name. Raises packaging's InvalidVersion if `release` is not a
         version."""
         from packaging.version import Version
 
@@ -107,7 +107,8 @@ def find(name: Name, tree: SourceTree) -> Found | None:
 
 
 def accepts(signature: str, arguments: int) -> bool:
-    """Tell whether a function with `signature` accepts this number of positional arguments. `self` does not count."""
+    """Return whether a function with `signature` accepts this number of positional arguments. `self` does not
+    count."""
     (function,) = ast.parse(f"def f{signature.partition(' | ')[0]}: ...").body
     if not isinstance(function, ast.FunctionDef):
         return False

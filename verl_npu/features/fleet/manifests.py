@@ -166,7 +166,7 @@ def _prefix() -> str:
 
 
 def _is_rank() -> bool:
-    """Tell whether this process is one of several ranks."""
+    """Return whether this process is one of several ranks."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return False

@@ -44,7 +44,7 @@ class LossArguments:
 
 
 def counts_beyond_vocabulary(kernel: object, vocabulary: int) -> bool:
-    """Tell whether upstream's kernel counts columns beyond the vocabulary. The kernel does so if no `where` in its
+    """Return whether upstream's kernel counts columns beyond the vocabulary. The kernel does so if no `where` in its
     source masks these columns."""
     for _ in range(_MAX_DECORATORS):
         kernel = getattr(kernel, "fn", kernel)

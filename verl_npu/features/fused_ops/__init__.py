@@ -101,7 +101,7 @@ def operator(name: str, tensor: Tensor, otherwise: str = "upstream's own code ru
 
 
 def _lacks_gradient(name: str, version: str) -> bool:
-    """Tell whether torch would need a gradient that this version of the operator silently fails to compute."""
+    """Return whether torch would need a gradient that this version of the operator silently fails to compute."""
     import torch
 
     first = _DIFFERENTIABLE_FROM.get(name)
@@ -114,7 +114,7 @@ def _lacks_gradient(name: str, version: str) -> bool:
 
 
 def is_plain(*tensors: object) -> bool:
-    """Tell whether all arguments are plain tensors or parameters. DTensors and quantized tensors have their own
+    """Return whether all arguments are plain tensors or parameters. DTensors and quantized tensors have their own
     operators."""
     import torch
 

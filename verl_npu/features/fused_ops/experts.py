@@ -118,7 +118,7 @@ def vision_experts(original: Forward, experts: Experts, *args: Tensor, **kwargs:
 
 @lru_cache(maxsize=16)
 def takes_indices(forward: Callable[..., object]) -> bool:
-    """Tell whether the experts get only the index and the weight of each chosen expert, as in transformers 5 and
+    """Return whether the experts get only the index and the weight of each chosen expert, as in transformers 5 and
     later."""
     return "top_k_index" in inspect.signature(forward).parameters
 

@@ -58,7 +58,7 @@ def _grouped_columns(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _supports_group_type_2(dtype: torch.dtype, device: torch.device) -> bool:
-    """Tell whether the installed torch_npu supports group_type=2. Some versions refuse it, and some sum over the
+    """Return whether the installed torch_npu supports group_type=2. Some versions refuse it, and some sum over the
     groups.
 
     We find out by calling the operator once, because its schema is the same in all versions.
@@ -134,7 +134,7 @@ class Weights:
     """Whether each matrix is [outputs, inputs], as in a Linear."""
 
     def fit(self, tokens: Tensor) -> bool:
-        """Tell whether the grouped product can multiply `tokens` by these weights.
+        """Return whether the grouped product can multiply `tokens` by these weights.
 
         The product needs a single dtype. With autocast, tokens and weights may differ, because both are cast. The cast
         copies the weights, as it does in the loop over experts.
@@ -147,7 +147,7 @@ class Weights:
 
 
 def has_operators(tokens: Tensor) -> bool:
-    """Tell whether `tokens` are on an NPU and this torch_npu has all operators that the computation needs."""
+    """Return whether `tokens` are on an NPU and this torch_npu has all operators that the computation needs."""
     # Look up all of them, so that the user reads about each missing one.
     return None not in [operator(name, tokens) for name in _OPERATORS]
 

@@ -68,7 +68,7 @@ class GatedLayer(Protocol):
 
 
 def is_silu(function: Activation) -> bool:
-    """Tell whether an activation is SiLU and has no hooks."""
+    """Return whether an activation is SiLU and has no hooks."""
     import torch
 
     silu = isinstance(function, torch.nn.SiLU) or type(function).__name__ == "SiLUActivation"

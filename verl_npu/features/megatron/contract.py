@@ -86,7 +86,7 @@ class Contract:
     such a MindSpeed was never run on virtual NPUs."""
 
     def knows(self, key: str) -> bool:
-        """Tell whether `key` has an effect in this MindSpeed, or is required by MindSpeed's documents."""
+        """Return whether `key` has an effect in this MindSpeed, or is required by MindSpeed's documents."""
         return any(key in known for known in (self.arguments, self.features, self.fields, self.reads, _DOCUMENTED))
 
     @property
@@ -101,7 +101,7 @@ class Contract:
 
     @staticmethod
     def alike(key: str, mine: object, theirs: object) -> bool:
-        """Tell whether two workers in one process may have these two values of a key. They may if MindSpeed treats
+        """Return whether two workers in one process may have these two values of a key. They may if MindSpeed treats
         both values alike."""
         # MindSpeed only checks for `block`; Megatron's own recomputation reads each model's configuration.
         return mine == theirs or (key == "recompute_method" and "block" not in (mine, theirs))

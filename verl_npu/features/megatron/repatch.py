@@ -352,7 +352,7 @@ def without_lazy_aliases() -> Iterator[None]:
 
 
 def _is_alias(module: types.ModuleType) -> bool:
-    """Tell whether transformers made the module in memory, without a file."""
+    """Return whether transformers made the module in memory, without a file."""
     contents = namespace(module)
     return "__getattr__" in contents and contents.get("__file__") is None
 

@@ -85,12 +85,12 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
 
 
 def needs_adaptor(mindspeed: Path) -> bool:
-    """Tell whether this MindSpeed is a layer on MegatronAdaptor, as it is from core_r0.17.0 on."""
+    """Return whether this MindSpeed is a layer on MegatronAdaptor, as it is from core_r0.17.0 on."""
     return _has(mindspeed, *_OF_ADAPTOR)
 
 
 def _has(folder: Path, file: str, mark: str) -> bool:
-    """Tell whether a folder has a file with this text in it."""
+    """Return whether a folder has a file with this text in it."""
     path = folder / file
     return path.is_file() and mark in path.read_text()
 
@@ -125,7 +125,7 @@ def megatron_fields(megatron: Path) -> dict[str, str]:
 
 
 def _validates(path: Path) -> bool:
-    """Tell whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
+    """Return whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
     functions = parse(path).body if path.is_file() else []
     name = "transformer_config_post_init_wrapper"
     wrapper = (f for f in functions if isinstance(f, ast.FunctionDef) and f.name == name)
@@ -338,7 +338,7 @@ def process_keys(mindspeed: Path) -> set[str]:
 
 
 def _is_held(held: set[str], getters: set[str], node: ast.expr) -> bool:
-    """Tell whether `node` gives the arguments of the process: a variable in `held`, or a call of a function in
+    """Return whether `node` gives the arguments of the process: a variable in `held`, or a call of a function in
     `getters`."""
     return _is_call(node, getters) or (isinstance(node, ast.Name) and node.id in held)
 
@@ -365,7 +365,7 @@ def _reachable(mindspeed: Path) -> list[Path]:
 
 
 def _is_call(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
-    """Tell whether `node` is a call of one of these functions."""
+    """Return whether `node` is a call of one of these functions."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions
 
 

@@ -254,7 +254,7 @@ def pack_latent_attention_through_mbridge_too(
 
 
 def _packs_queries() -> bool:
-    """Tell whether the queries of packed sequences lose the batch dimension. They do in later versions of Megatron,
+    """Return whether the queries of packed sequences lose the batch dimension. They do in later versions of Megatron,
     and after upstream's fix."""
     from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 

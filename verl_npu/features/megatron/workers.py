@@ -241,7 +241,7 @@ def configure_each_engine_with_its_own_overrides(
 
 
 def _fused_permutation_is_a_placeholder() -> bool:
-    """Tell whether Megatron's `permute` would call the placeholder that MindSpeed makes for TransformerEngine's
+    """Return whether Megatron's `permute` would call the placeholder that MindSpeed makes for TransformerEngine's
     function."""
     moe = sys.modules.get(_PERMUTATION)
     if moe is None:

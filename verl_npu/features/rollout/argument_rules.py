@@ -90,7 +90,7 @@ def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterat
 
 
 def _stringifies_lists(tree: SourceTree) -> bool:
-    """Tell whether verl's server turns each argument into `--name` and `str(value)`, with no special case for
+    """Return whether verl's server turns each argument into `--name` and `str(value)`, with no special case for
     lists."""
     server = tree.parse(_SERVER)
     if server is None:
@@ -118,7 +118,7 @@ def _known(tree: SourceTree) -> frozenset[str]:
 
 
 def _is_known(key: str, known: frozenset[str]) -> bool:
-    """Tell whether vLLM's parser accepts an argument. It also accepts dashes instead of underscores, `--no-…`, and
+    """Return whether vLLM's parser accepts an argument. It also accepts dashes instead of underscores, `--no-…`, and
     abbreviations."""
     name = key.partition(".")[0].replace("-", "_")
     return any(word.startswith(name) for word in known) or name.removeprefix("no_") in known

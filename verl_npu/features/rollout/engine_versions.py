@@ -160,7 +160,8 @@ def _unnamed_releases(pin: Pin) -> list[str]:
 
 
 def _is_named(named: str, version: Version) -> bool:
-    """Tell whether `version` is the named version. If a release candidate is named, its final release counts, too."""
+    """Return whether `version` is the named version. If a release candidate is named, its final release counts,
+    too."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 

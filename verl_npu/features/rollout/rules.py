@@ -165,7 +165,7 @@ def _fields() -> frozenset[str] | None:
 
 
 def _is_upstreams(name: str, mode: str) -> bool:
-    """Tell whether the engine of this name and mode is upstream's own. A recipe may have registered a different
+    """Return whether the engine of this name and mode is upstream's own. A recipe may have registered a different
     one."""
     base = importlib.import_module("verl.workers.rollout.base")
     return str(base._ROLLOUT_REGISTRY.get((name, mode), "")).startswith("verl.")

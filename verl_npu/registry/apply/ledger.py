@@ -106,7 +106,7 @@ class Ledger:
         return Binding(patch, slot, before, build(patch, before, slot, self._disable_variable), earlier=made)
 
     def _is_trusted(self, patch: Patch, value: object) -> bool:
-        """Tell whether to patch `value` without checking it first.
+        """Return whether to patch `value` without checking it first.
 
         It is trusted if the user forced the patch, or if the value comes from the module named in the feature's
         `after`.
@@ -257,7 +257,7 @@ class Ledger:
 
 
 def is_loaded(name: str) -> bool:
-    """Tell whether a module is loaded in this process and has been executed completely."""
+    """Return whether a module is loaded in this process and has been executed completely."""
     module = sys.modules.get(name)
     if module is None:
         return False

@@ -192,7 +192,8 @@ class Readback:
         return Verdict(native.state, native.reason, seen=native.seen)
 
     def _holds(self, step: Step, executed: ModuleType) -> bool:
-        """Tell whether the name that a step assigns still holds upstream's value. The value may be beneath a patch of
+        """Return whether the name that a step assigns still holds upstream's value. The value may be beneath a patch
+        of
         ours."""
         slot = slot_of(step.place)
         return slot is not None and belongs(self._ledger.beneath(slot), step.value, executed)

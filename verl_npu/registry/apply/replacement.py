@@ -151,7 +151,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
 
 
 def _has_kind_of(definition: Definition, value: object, known: Conventions) -> bool:
-    """Tell whether the source would make an object of the same kind as `value`, as far as the source shows it."""
+    """Return whether the source would make an object of the same kind as `value`, as far as the source shows it."""
     function = callee(value)
     # A singledispatchmethod is bound before it is called.
     if not callable(function) and not hasattr(function, "__get__"):
@@ -179,7 +179,7 @@ def _has_kind_of(definition: Definition, value: object, known: Conventions) -> b
 
 
 def _is_upstreams(layer: object, tree: SourceTree) -> bool:
-    """Tell whether an object was made by a decorator of an upstream, of torch, or of contextlib, or is upstream's
+    """Return whether an object was made by a decorator of an upstream, of torch, or of contextlib, or is upstream's
     own."""
     file = getattr(getattr(layer, "__code__", None), "co_filename", "")
     homes = (sys.modules.get(name) for name in (*tree.packages, "torch"))
@@ -188,7 +188,7 @@ def _is_upstreams(layer: object, tree: SourceTree) -> bool:
 
 
 def _is_imported(value: object, origin: Target, known: Conventions) -> bool:
-    """Tell whether `value` is the object that the module of `origin` has under that name, or a wrapper that can
+    """Return whether `value` is the object that the module of `origin` has under that name, or a wrapper that can
     replace it."""
     holder = sys.modules.get(origin.module)
     held = namespace(holder).get(origin.name, MISSING) if isinstance(holder, types.ModuleType) else MISSING
@@ -203,7 +203,7 @@ def _is_imported(value: object, origin: Target, known: Conventions) -> bool:
 
 
 def _stands_for(wrapper: object, function: object, taken: str, known: Conventions) -> bool:
-    """Tell whether a wrapper can replace its function: it is of the same kind and takes the same arguments."""
+    """Return whether a wrapper can replace its function: it is of the same kind and takes the same arguments."""
     kind, wrapped = _live_kind(wrapper), _live_kind(function)
     # A wrapper that passes a context manager on need not look like one.
     if kind is not wrapped and (kind, wrapped) != (Kind.FUNCTION, Kind.CONTEXT_MANAGER):
@@ -271,12 +271,12 @@ def _enclosed(function: object) -> list[types.FunctionType]:
 
 
 def comes_from(value: object, module: types.ModuleType) -> bool:
-    """Tell whether a function, method or class was defined in `module`."""
+    """Return whether a function, method or class was defined in `module`."""
     return getattr(callee(value), "__module__", None) == module.__name__
 
 
 def belongs(value: object, expression: str, module: types.ModuleType) -> bool:
-    """Tell whether a value is the object that `expression` names in `module`, or was made in `module`."""
+    """Return whether a value is the object that `expression` names in `module`, or was made in `module`."""
     if value is MISSING:
         return False
     named: object = module

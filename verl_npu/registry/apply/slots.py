@@ -144,7 +144,7 @@ class Write:
     after: object
 
     def in_force(self) -> bool:
-        """Tell whether the slot still holds the object that was written."""
+        """Return whether the slot still holds the object that was written."""
         return self.slot.read() is self.after
 
     def within(self) -> str:
@@ -251,7 +251,7 @@ class Binding:
     """The earlier binding of the same patch, if the module was imported again or the target was overwritten."""
 
     def in_force(self) -> bool:
-        """Tell whether the target holds our object."""
+        """Return whether the target holds our object."""
         return self.slot.read() is self.after
 
     def within(self) -> str:
@@ -435,7 +435,7 @@ _CAN_HOLD = _Kinds()
 
 
 def is_filled(cell: CellType) -> bool:
-    """Tell whether a closure's cell has a value yet."""
+    """Return whether a closure's cell has a value yet."""
     try:
         cell.cell_contents  # noqa: B018  # an empty cell raises
     except ValueError:

@@ -25,7 +25,7 @@ class Baseline:
     """All top-level packages of the upstream, whether installed or not."""
 
     def needs(self, patch: Patch) -> bool:
-        """Tell whether the patch is needed at the nearest pin."""
+        """Return whether the patch is needed at the nearest pin."""
         return self.nearest is not None and self.nearest.patches.get(patch.id) is Standing.NEEDED
 
 

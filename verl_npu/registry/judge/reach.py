@@ -68,7 +68,7 @@ def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
 
 
 def _reaches(site: str, new: Collection[str], tree: SourceTree) -> bool:
-    """Tell whether a site now reaches the target indirectly, through one of the `new` sites in its module."""
+    """Return whether a site now reaches the target indirectly, through one of the `new` sites in its module."""
     module = site.partition(":")[0]
     here = [other.partition(":")[2].split(".") for other in new if other.startswith(f"{module}:")]
     # The code names a method by its own name, and a class that is instantiated by the name of the class.

@@ -201,7 +201,8 @@ class Evidence:
         return requires is not None and requires.answer(self._shown) is False and not self._is_emptied(Standing.ABSENT)
 
     def _is_emptied(self, standing: Standing) -> bool:
-        """Tell whether the target exists and does nothing, although it does something at every pin where the patch has
+        """Return whether the target exists and does nothing, although it does something at every pin where the patch
+        has
         `standing`."""
         if self.adds or self.known.exact or self.absence is not None:
             return False

@@ -203,7 +203,7 @@ _LOGS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exc
 
 
 def is_log(node: ast.expr) -> bool:
-    """Tell whether an expression only prints or logs: a call of `print`, a warning, or a call of a logger."""
+    """Return whether an expression only prints or logs: a call of `print`, a warning, or a call of a logger."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name):
@@ -214,7 +214,7 @@ def is_log(node: ast.expr) -> bool:
 
 
 def _is_only_wording(item: object) -> bool:
-    """Tell whether a statement only prints or logs, or is an annotation without a value."""
+    """Return whether a statement only prints or logs, or is an annotation without a value."""
     if isinstance(item, ast.AnnAssign):
         return item.value is None
     call = item.value if isinstance(item, ast.Expr) else None
@@ -304,7 +304,7 @@ def constants_of(module: ast.Module) -> dict[str, object]:
 
 
 def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
-    """Tell whether a wrapper that was written for the signature `known` still works if upstream's function now has
+    """Return whether a wrapper that was written for the signature `known` still works if upstream's function now has
     `found`.
 
     Both are one signature or several. Different defaults do not matter, except those of parameters for which the

@@ -15,7 +15,7 @@ _MAKES_NAMES = (b"import *", b"__getattr__", b"sys.modules[", b"globals()")
 
 
 def _glance(data: bytes, names: Sequence[str]) -> bool | None:
-    """Tell whether a module binds `names[0]`, which is a class that binds `names[1]`, and so on. Return None if only
+    """Return whether a module binds `names[0]`, which is a class that binds `names[1]`, and so on. Return None if only
     parsing can tell.
 
     The answer is yes only for a `def` or `class` at the beginning of a line. It is no only if the text never contains
@@ -101,7 +101,7 @@ def _in_module(module: str, names: list[str], tree: SourceTree, depth: int) -> R
 
 
 def _lacks(module: str, name: str, tree: SourceTree) -> bool:
-    """Tell whether a module is certain to lack a name that its source does not bind."""
+    """Return whether a module is certain to lack a name that its source does not bind."""
     parsed = tree.parse(module)
     if parsed is None or tree.nodes(Target(module, "__getattr__")):
         return False
@@ -116,7 +116,7 @@ def _lacks(module: str, name: str, tree: SourceTree) -> bool:
 
 
 def _makes_names(statement: ast.stmt) -> bool:
-    """Tell whether a statement contains `sys.modules[__name__] = LazyModule(…)` or `globals()[…] = …`."""
+    """Return whether a statement contains `sys.modules[__name__] = LazyModule(…)` or `globals()[…] = …`."""
     assigned = [node.targets[0] for node in ast.walk(statement) if isinstance(node, ast.Assign)]
     return any(
         isinstance(target, ast.Subscript) and ast.unparse(target.value) in ("sys.modules", "globals()")

@@ -61,7 +61,8 @@ class Atom(Probe):
 
     @abstractmethod
     def holds(self, tree: SourceTree) -> bool:
-        """Tell whether the answer is yes, according to the source. If the subject does not exist, the answer is no."""
+        """Return whether the answer is yes, according to the source. If the subject does not exist, the answer is
+        no."""
 
     def unread(self, tree: SourceTree) -> str:
         """Return the reason why the answer no does not count although the subject exists. Return an empty text if the
@@ -69,11 +70,11 @@ class Atom(Probe):
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Tell whether the answer no is proof by itself, because the code could do the thing in only one way."""
+        """Return whether the answer no is proof by itself, because the code could do the thing in only one way."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Tell whether the answer yes is proof by itself."""
+        """Return whether the answer yes is proof by itself."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:

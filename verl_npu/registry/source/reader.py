@@ -88,7 +88,8 @@ class Mark:
         return f"{text} from outside" if self.outside else text
 
     def concerns(self, path: str) -> bool:
-        """Tell whether this statement binds `path`. If the statement's own path ends with a star, the statement binds
+        """Return whether this statement binds `path`. If the statement's own path ends with a star, the statement
+        binds
         all direct members of the owner."""
         owner = self.path.removesuffix("*")
         return self.path == path or (owner != self.path and path.rpartition(".")[0] == owner.removesuffix("."))
@@ -245,7 +246,7 @@ def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
 
 
 def is_hollow(subject: str, tree: SourceTree) -> bool:
-    """Tell whether a definition does nothing: its body only passes, raises an error, or returns a constant."""
+    """Return whether a definition does nothing: its body only passes, raises an error, or returns a constant."""
     if ":" not in subject:
         parsed = tree.parse(subject)
         return parsed is not None and not bound_names(parsed.body)
@@ -291,7 +292,7 @@ def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
 
 
 def imports_by_name(module: str, tree: SourceTree) -> bool:
-    """Tell whether a module may import something in a way other than an import statement."""
+    """Return whether a module may import something in a way other than an import statement."""
     data = tree.read(module) or b""
     return b"import_module" in data or b"__import__" in data
 
@@ -314,7 +315,7 @@ def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | N
 
 
 def is_true(test: ast.expr, constants: Mapping[str, object] | None = None) -> bool | None:
-    """Tell whether a condition always holds, or never holds, in a process that imports the module. Return None if it
+    """Return whether a condition always holds, or never holds, in a process that imports the module. Return None if it
     depends.
 
     `constants` maps names to values that are known. For a function, the value is what it returns.
@@ -1079,7 +1080,7 @@ def _words_given(node: ast.Call) -> list[str]:
 
 
 def _is_this_module(node: ast.expr) -> bool:
-    """Tell whether an expression is `sys.modules[__name__]`."""
+    """Return whether an expression is `sys.modules[__name__]`."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Name):
         return False
     table = node.value
@@ -1104,7 +1105,7 @@ def _refuses(statements: Sequence[ast.stmt]) -> bool:
 
 
 def ends_block(statement: ast.stmt) -> bool:
-    """Tell whether a statement makes the statements after it in the same block unreachable."""
+    """Return whether a statement makes the statements after it in the same block unreachable."""
     if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return True
     if isinstance(statement, ast.If):

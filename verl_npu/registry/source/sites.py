@@ -41,7 +41,7 @@ class Site:
     """Whether the site is a method of a derived class that overrides the target."""
 
     def reaches_as(self, known: Site) -> bool:
-        """Tell whether every effect that the target has at the site `known` also occurs at this site."""
+        """Return whether every effect that the target has at the site `known` also occurs at this site."""
         more = Counter(self.conditions) - Counter(known.conditions)
         return self.uses >= known.uses and self.bare >= known.bare and self.again <= known.again and not more
 
@@ -153,7 +153,7 @@ def _classes(module: str, name: str, base: Target, tree: SourceTree) -> Iterator
 
 
 def _calls_base(node: ast.AST, base: Target) -> bool:
-    """Tell whether an expression is an attribute of `super()`, or of the base class by its name."""
+    """Return whether an expression is an attribute of `super()`, or of the base class by its name."""
     owner = node.value if isinstance(node, ast.Attribute) else None
     return owner is not None and (ast.unparse(owner).startswith("super(") or _last(owner) == base.name)
 
@@ -276,7 +276,7 @@ class _Use:
         self.owner = Target(self.target.module, self.target.owner) if self.target.owner else None
 
     def holds(self, node: ast.AST, scope: Scope) -> bool:
-        """Tell whether `node` is the target or its class."""
+        """Return whether `node` is the target or its class."""
         if self.owner is None:
             return self._names(node, self.target, scope)
         # The source does not show the type of an object, so an attribute counts by its name.

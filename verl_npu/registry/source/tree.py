@@ -171,7 +171,7 @@ class SourceTree:
         return ", ".join(map(str, paths_of(self._folders.get(package))))
 
     def has_part(self, subject: str, beside: str) -> bool:
-        """Tell whether this tree has the part of an upstream in which `subject` is, or would be.
+        """Return whether this tree has the part of an upstream in which `subject` is, or would be.
 
         `beside` is the first package of the upstream. Any other package may be an unrelated one with the same name. If
         it is not in the same folder as the first package, only the parts that it really has count.
@@ -191,7 +191,7 @@ class SourceTree:
         return not part or folder.entries(part) is not None or folder.read(f"{part}.py") is not None
 
     def covers(self, package: str) -> bool:
-        """Tell whether this tree was made for `package`. The package itself may be missing."""
+        """Return whether this tree was made for `package`. The package itself may be missing."""
         return package in self._folders
 
     def read(self, module: str) -> bytes | None:
@@ -264,7 +264,7 @@ class SourceTree:
         return list(bindings(scope, target.name))
 
     def imports_from(self, module: str, name: str, source: str) -> bool:
-        """Tell whether `module` contains `from source import name`, as an absolute or a relative import."""
+        """Return whether `module` contains `from source import name`, as an absolute or a relative import."""
         return any(origin.module == source for origin in self.origins(Target(module, name)))
 
     def imported_module(self, module: str, node: ast.ImportFrom) -> str:
@@ -310,7 +310,7 @@ class SourceTree:
         return parts[: len(parts) - above]
 
     def is_package(self, module: str) -> bool:
-        """Tell whether `module` is a package, that is, a folder of modules with or without an `__init__`.
+        """Return whether `module` is a package, that is, a folder of modules with or without an `__init__`.
 
         Python imports `name.py` in place of a folder `name` that has no `__init__`.
         """
@@ -324,7 +324,7 @@ class SourceTree:
         return self._packages[module]
 
     def is_compiled(self, module: str) -> bool:
-        """Tell whether `module` exists only as a compiled library. No source shows what is in it."""
+        """Return whether `module` exists only as a compiled library. No source shows what is in it."""
         package, *parts = module.split(".")
         folder = self._folders.get(package)
         beside = (folder.entries(*parts[:-1]) or ()) if folder is not None and parts else ()
@@ -458,7 +458,7 @@ def package_of(subject: str) -> str:
 
 
 def is_there(subject: str, tree: SourceTree) -> bool:
-    """Tell whether the source defines a target. For a module, tell whether it exists."""
+    """Return whether the source defines a target. For a module, tell whether it exists."""
     module, _, qualname = subject.partition(":")
     data = tree.read(module)
     if data is None or not qualname:

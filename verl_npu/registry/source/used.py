@@ -76,7 +76,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _fits(arguments: ast.arguments, call: Name, *, skipped: int) -> bool:
-    """Tell whether a call works with these parameters. Each argument must go to the parameter of the same name.
+    """Return whether a call works with these parameters. Each argument must go to the parameter of the same name.
 
     The first `skipped` parameters are already bound.
     """
@@ -141,7 +141,7 @@ def _bases(place: Target, tree: SourceTree) -> Iterator[Target]:
 
 
 def _makes_bases(place: Target, tree: SourceTree) -> bool:
-    """Tell whether making an object of a class calls the `__init__` of its bases. It does if the class has no
+    """Return whether making an object of a class calls the `__init__` of its bases. It does if the class has no
     `__init__` of its own, or if that calls another one."""
     own = [
         node for node in tree.nodes(Target(place.module, f"{place.qualname}.__init__")) if isinstance(node, _FUNCTIONS)

@@ -223,7 +223,7 @@ class Job:
     output: str
 
     def says(self, finding: Mapping[str, str]) -> bool:
-        """Tell whether the job ended with an error about the finding."""
+        """Return whether the job ended with an error about the finding."""
         words = SAID.get(finding["rule"])
         if words is not None:
             return re.search(words, self.output) is not None

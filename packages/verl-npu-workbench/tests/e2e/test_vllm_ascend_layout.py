@@ -26,7 +26,7 @@ def layout(python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 @pytest.fixture(scope="module")
 def counts_itself(python: str) -> bool:
-    """Tell whether this release records which experts it has transposed: later ones transpose each time."""
+    """Return whether this release records which experts it has transposed: later ones transpose each time."""
     return Version(serving.engine_of(python).vllm_ascend) < Version("0.13.0")
 
 

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_captured(mutant: Mutant, mode: str) -> bool:
-    """Tell whether graphs contain the weight: graphs of pieces do not contain attention."""
+    """Return whether graphs contain the weight: graphs of pieces do not contain attention."""
     return mode == FULL or mutant.way is not copies_that_were_made_anew
 
 

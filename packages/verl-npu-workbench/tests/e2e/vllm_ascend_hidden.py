@@ -51,7 +51,7 @@ def hidden(runner: Any) -> dict[int, tuple[torch.Tensor, set[str]]]:
 
 
 def foreign(one: object) -> bool:
-    """Tell whether an object is plain, or a module or class of another package."""
+    """Return whether an object is plain, or a module or class of another package."""
     kind = type(one)
     if issubclass(kind, (types.ModuleType, type)):
         package = vars(one).get("__name__" if issubclass(kind, types.ModuleType) else "__module__", "")

@@ -70,7 +70,7 @@ def sparse() -> Any:
 
 
 def copies_follow(model: Any) -> bool:
-    """Tell whether sparse attention multiplies with copies of the new weights after they were loaded."""
+    """Return whether sparse attention multiplies with copies of the new weights after they were loaded."""
     import torch
 
     from verl_npu.features.weight_sync.engines import processing

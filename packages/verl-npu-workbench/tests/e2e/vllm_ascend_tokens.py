@@ -115,7 +115,7 @@ def expected(folder: Path) -> list[list[int]]:
 
 
 def waits_for_weights(kind: str) -> bool:
-    """Tell whether the engine wakes up with its experts in the layout of a checkpoint, and cannot compute before it
+    """Return whether the engine wakes up with its experts in the layout of a checkpoint, and cannot compute before it
     receives new weights: from 0.13 on."""
     return Version(version("vllm-ascend")) >= TRANSPOSES_SINCE and "moe_intermediate_size" in KINDS[kind]
 

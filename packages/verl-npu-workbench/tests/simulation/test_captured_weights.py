@@ -185,7 +185,7 @@ def right(sent: Weights, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def answers(engine: Engine, expected: torch.Tensor) -> bool:
-    """Tell whether the engine answers so, by its graph and without."""
+    """Return whether the engine answers so, by its graph and without."""
     try:
         return torch.equal(engine.replay(), expected) and torch.equal(engine.eager(), expected)
     except RuntimeError:  # a weight cannot be read

@@ -58,7 +58,7 @@ class Scene:
 
 
 def answers(ascend: ModuleType, made: Scene) -> dict[str, bool]:
-    """Tell whether the layer answers by new weights, with a graph that was captured before, and without."""
+    """Return whether the layer answers by new weights, with a graph that was captured before, and without."""
     with torch.no_grad():
         graph = ascend.npu.NPUGraph()
         with ascend.npu.graph(graph):

@@ -170,7 +170,7 @@ def plan(
     history: str | None,
     as_json: bool,
 ) -> None:
-    """Tell whether a job at full size fits into the memory of its NPUs.
+    """Check whether a job at full size fits into the memory of its NPUs.
 
     SIMULATED: verl's own workers run on this machine, on phantom NPUs, whose large tensors have shapes but no values.
     One process represents all ranks of the same kind. SCRIPT and the workers run in a sandbox. The planned memory is

@@ -141,7 +141,7 @@ def rehearse(
 
 
 def _is_refused(done: Rehearsed) -> bool:
-    """Tell whether at least one of the job's kernels does not compile."""
+    """Return whether at least one of the job's kernels does not compile."""
     return done.kernels is not None and any(each.best.verdict.fails for each in done.kernels.judged)
 
 

@@ -51,6 +51,6 @@ def asked_trainer(
 
 
 def is_program(word: str) -> bool:
-    """Tell whether a word can begin a trainer's command line: it is a program such as python or torchrun, or
+    """Return whether a word can begin a trainer's command line: it is a program such as python or torchrun, or
     NAME=value."""
     return bool(re.fullmatch(r"python[\d.]*|torchrun|uv", Path(word).name) or re.match(r"[A-Za-z_]\w*=", word))

@@ -67,7 +67,7 @@ class Comparison:
 
     @property
     def simulated(self) -> bool:
-        """Tell whether at least one of the logs says that its NPUs were virtual."""
+        """Return whether at least one of the logs says that its NPUs were virtual."""
         return any(isinstance(side, TrainingLog) and side.simulated for side in (self.npu, self.reference))
 
     @property

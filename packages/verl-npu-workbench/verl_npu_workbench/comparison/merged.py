@@ -117,7 +117,7 @@ def _ending(one: str, other: str) -> int:
 
 
 def _is_tied(model: Path, name: str, whole: Any) -> bool:
-    """Tell whether a tensor is the output layer of a model whose output layer is tied to the input embedding."""
+    """Return whether a tensor is the output layer of a model whose output layer is tied to the input embedding."""
     if not name.endswith(_HEAD) or not _settings(model).get("tie_word_embeddings"):
         return False
     return any(not _difference(whole, read()) for each, read in _tensors(model) if each.endswith(_EMBEDDING))

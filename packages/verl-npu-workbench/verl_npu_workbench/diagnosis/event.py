@@ -368,7 +368,7 @@ class Reader:
 
 
 def looks_like_an_error(text: str) -> bool:
-    """Tell whether a single line looks like an error. A line that looks like an error may still be harmless."""
+    """Return whether a single line looks like an error. A line that looks like an error may still be harmless."""
     if text[:1] not in ("E", "F"):
         for word in _ERROR_WORDS:
             if word in text:

@@ -131,7 +131,7 @@ class Progress:
         self.ended = self.ended or _SMOKE_END.match(text) is not None
 
     def survived(self, line: int, steps: int) -> bool:
-        """Tell whether the job survived an error in this line of the log. It did if it finished, or if it made at
+        """Return whether the job survived an error in this line of the log. It did if it finished, or if it made at
         least `steps` further steps."""
         return self.ended or len(self._steps) - bisect.bisect_right(self._steps, line) >= steps
 
@@ -146,7 +146,7 @@ class Progress:
 
     @property
     def binary(self) -> bool:
-        """Tell whether most of the log is binary data."""
+        """Return whether most of the log is binary data."""
         return self.damaged * 2 > self.lines
 
     def place(self, line: int | None = None) -> str:

@@ -60,7 +60,7 @@ def _lacks_kernels(text: str) -> bool:
 
 
 def _has_renamed_lists(text: str) -> bool:
-    """Tell whether every `list` in a file was renamed to `List`, whether or not `List` was also added to the end of
+    """Return whether every `list` in a file was renamed to `List`, whether or not `List` was also added to the end of
     the import from typing."""
     imported = re.search(r"(?m)^from typing import (Any, Callable\b.*)$", text)
     if imported is None:
@@ -109,7 +109,7 @@ def find_traces(site: Site) -> list[Trace]:
 
 
 def is_earlier(distribution: metadata.Distribution) -> bool:
-    """Tell whether a distribution with this name is the earlier plugin."""
+    """Return whether a distribution with this name is the earlier plugin."""
     return distribution.version == _VERSION and not distribution.entry_points
 
 

@@ -435,7 +435,7 @@ def _commit(need: Need, package: Package) -> Finding:
 
 
 def _is_named(need: Need, package: Package) -> bool:
-    """Tell whether the installed package is exactly the commit that a document names. Its version then does not
+    """Return whether the installed package is exactly the commit that a document names. Its version then does not
     matter."""
     named = (claim.revision for claim in need.supported if is_commit(claim.revision))
     return any(package.commit.startswith(revision) for revision in named)

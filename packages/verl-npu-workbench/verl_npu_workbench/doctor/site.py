@@ -142,7 +142,7 @@ class Site:
 
     @cached_property
     def is_ascend(self) -> bool:
-        """Tell whether there is any sign of Ascend software or hardware."""
+        """Return whether there is any sign of Ascend software or hardware."""
         signs = ("/usr/local/Ascend", "/dev/davinci_manager", "/dev/davinci0")
         named = any(name in self.environ for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"))
         return (
@@ -181,7 +181,7 @@ class Site:
         return fits
 
     def attention_in_force(self) -> bool:
-        """Tell whether verl-npu's feature `attention` is enabled in jobs that start in this environment."""
+        """Return whether verl-npu's feature `attention` is enabled in jobs that start in this environment."""
         off = environment.SWITCH.text(self.environ) == "off"
         left_out = environment.DISABLE.text(self.environ).replace(" ", "").split(",")
         return not off and "attention" not in left_out and self.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0"
@@ -213,11 +213,11 @@ class Need:
         return tuple(claim for claim in self.claims if not claim.unsupported)
 
     def met_by(self, version: Version) -> bool:
-        """Tell whether at least one document allows this version, or no document mentions the component."""
+        """Return whether at least one document allows this version, or no document mentions the component."""
         return not self.supported or any(claim.accepts(version) for claim in self.supported)
 
     def at_least_met_by(self, version: Version) -> bool:
-        """Tell whether a version is the documented version or a newer one."""
+        """Return whether a version is the documented version or a newer one."""
         named = [Version(each.version) for claim in self.supported for each in SpecifierSet(claim.needs)]
         return self.met_by(version) or not named or version >= min(named)
 

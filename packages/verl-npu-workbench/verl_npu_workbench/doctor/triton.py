@@ -85,7 +85,7 @@ def _has_backend(package: Package) -> bool:
 
 
 def _is_required(ascend: Package, triton: Package) -> bool:
-    """Tell whether triton-ascend itself requires this triton, as it does from 3.2.1 on. triton-ascend is then
+    """Return whether triton-ascend itself requires this triton, as it does from 3.2.1 on. triton-ascend is then
     installed over triton's files."""
     for text in ascend.requires:
         try:

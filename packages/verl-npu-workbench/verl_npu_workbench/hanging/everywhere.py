@@ -41,7 +41,7 @@ class Seen:
 
     @property
     def whole(self) -> bool:
-        """Tell whether all hosts of the job were inspected."""
+        """Return whether all hosts of the job were inspected."""
         return not self.silent and not self.problem
 
 

@@ -140,7 +140,7 @@ def jobs(seen: Mapping[int, Process]) -> list[Job]:
 
 
 def is_ray_job(name: str) -> bool:
-    """Tell whether a string looks like the id of a Ray job."""
+    """Return whether a string looks like the id of a Ray job."""
     return _RAY_JOB.fullmatch(name) is not None
 
 

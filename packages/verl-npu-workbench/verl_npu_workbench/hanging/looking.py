@@ -55,7 +55,7 @@ class Member:
 
     @property
     def works(self) -> bool:
-        """Tell whether the process made progress between the inspections."""
+        """Return whether the process made progress between the inspections."""
         return (self.moved and self.busy > _POLLS) or (self.busy > _BUSY and self.kind in (Kind.CODE, Kind.COMPILE))
 
     @property

@@ -125,7 +125,8 @@ def _groups(members: Iterable[Member]) -> dict[str, list[Member]]:
 
 
 def _is_child_of_rank(member: Member, members: Iterable[Member]) -> bool:
-    """Tell whether a process is a child of a rank, such as a data loader's worker. Such a child inherits the variable
+    """Return whether a process is a child of a rank, such as a data loader's worker. Such a child inherits the
+    variable
     RANK."""
     return any(
         (each.host, each.pid) == (member.host, member.parent)
@@ -262,7 +263,7 @@ def _deadlock(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> S
 
 
 def _is_launcher(member: Member, alive: Sequence[Member]) -> bool:
-    """Tell whether a process only starts and watches the other processes, as torchrun does."""
+    """Return whether a process only starts and watches the other processes, as torchrun does."""
     is_parent = any((each.host, each.parent) == (member.host, member.pid) for each in alive)
     return is_parent and member.rank < 0 and "ray::" not in member.title
 

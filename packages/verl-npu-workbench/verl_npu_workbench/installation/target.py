@@ -99,7 +99,7 @@ class Target:
         return self.npu is not Npu.A5 or any(claim.npu == self.npu.value for cell in cells for claim in cell.claims)
 
     def refused(self, component: Component) -> bool:
-        """Tell whether the documents say that a component does not work on NPUs."""
+        """Return whether the documents say that a component does not work on NPUs."""
         cell = self.environment.cells.get(component)
         return cell is not None and any(claim.unsupported for claim in cell.about())
 

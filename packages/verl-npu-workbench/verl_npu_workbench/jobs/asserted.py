@@ -222,7 +222,7 @@ def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str
 
 
 def _runs_through(body: Sequence[ast.stmt]) -> bool:
-    """Tell whether a loop's body has neither `break` nor `continue`."""
+    """Return whether a loop's body has neither `break` nor `continue`."""
     inside = (each for node in body for each in ast.walk(node))
     return not any(isinstance(each, ast.Break | ast.Continue) for each in inside)
 
@@ -686,7 +686,7 @@ class _Reading:
                     yield reading._value(first, {})
 
     def _is_registry(self, module: str, of: ast.expr, registry: Target) -> bool:
-        """Tell whether an expression in `module` is the class of a registry, or one of its subclasses.
+        """Return whether an expression in `module` is the class of a registry, or one of its subclasses.
 
         Raises:
             _Unknown: the expression may be anything.
@@ -707,7 +707,7 @@ class _Reading:
         return Target(registry.module, registry.owner) in self._resolution_order(self._class(module, name))
 
     def _refers_to(self, module: str, name: str, of: str) -> bool:
-        """Tell whether a name in `module` refers to something in the module `of`."""
+        """Return whether a name in `module` refers to something in the module `of`."""
         return any(place.module == of for place in self.tree.chain(Target(module, name))) or module == of
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
@@ -805,7 +805,7 @@ class _Reading:
         return found
 
     def _is_whole(self, target: Target) -> bool:
-        """Tell whether a class is a dataclass, and all its base classes that may have fields are known."""
+        """Return whether a class is a dataclass, and all its base classes that may have fields are known."""
         for node in self.tree.nodes(target):
             if not isinstance(node, ast.ClassDef) or not any(
                 "dataclass" in ast.unparse(by) for by in node.decorator_list
@@ -865,7 +865,7 @@ def _is_class_method(function: ast.FunctionDef) -> bool:
 
 
 def _stores(function: ast.FunctionDef, registry: Target) -> bool:
-    """Tell whether a function stores something in the dictionary `registry`, of a module or of a class."""
+    """Return whether a function stores something in the dictionary `registry`, of a module or of a class."""
     names = {f"{owner}.{registry.name}" for owner in ("cls", registry.owner)} if registry.owner else {registry.name}
     return any(
         isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) in names

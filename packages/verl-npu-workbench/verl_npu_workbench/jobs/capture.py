@@ -91,7 +91,7 @@ class Call:
     """If the call is `ray job submit` with a runtime environment file, the text of that file. Otherwise empty."""
 
     def has(self, name: str, value: str) -> bool:
-        """Tell whether the program was called with this value of this variable."""
+        """Return whether the program was called with this value of this variable."""
         return self.environment.get(name) == value
 
 
@@ -236,7 +236,7 @@ def _joined(calls: Sequence[Call]) -> str:
 
 
 def _may_train(call: Call) -> bool:
-    """Tell whether a call has arguments like a trainer's: settings, or the name of a configuration."""
+    """Return whether a call has arguments like a trainer's: settings, or the name of a configuration."""
     named = any(word.startswith(("--config-name", "-cn")) for word in call.arguments)
     return named or len(list(filter(OVERRIDE.fullmatch, call.arguments))) >= FEWEST_OVERRIDES
 

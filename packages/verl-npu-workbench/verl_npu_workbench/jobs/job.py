@@ -141,7 +141,7 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
 
 
 def uses_verl(job: Job) -> bool:
-    """Tell whether a trainer is verl's own, or imports verl."""
+    """Return whether a trainer is verl's own, or imports verl."""
     return job.trainer.module.startswith("verl.") or _IMPORTS_VERL.search(job.entry.source.read_bytes()) is not None
 
 

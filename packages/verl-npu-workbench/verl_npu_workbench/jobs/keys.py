@@ -39,7 +39,7 @@ def size(settings: Settings, key: str) -> int:
 
 
 def is_megatron(settings: Settings, role: str = ACTOR) -> bool:
-    """Tell whether a role trains with Megatron."""
+    """Return whether a role trains with Megatron."""
     return settings.text(f"{role}.strategy") == "megatron"
 
 
@@ -48,19 +48,20 @@ HOST_FRACTION = f"{ACTOR}.optim.override_optimizer_config.optimizer_offload_frac
 
 
 def is_partly_on_host(settings: Settings) -> bool:
-    """Tell whether a part of a Megatron actor's optimizer runs on the host, and the other part on the NPU."""
+    """Return whether a part of a Megatron actor's optimizer runs on the host, and the other part on the NPU."""
     on_host = settings.truth(f"{HOST_FRACTION.rpartition('.')[0]}.optimizer_cpu_offload")
     return is_megatron(settings) and on_host and 0 < settings.number(HOST_FRACTION) < 1
 
 
 def may_sleep(settings: Settings) -> bool:
-    """Tell whether the settings allow vLLM's sleep mode, which gives memory back between steps."""
+    """Return whether the settings allow vLLM's sleep mode, which gives memory back between steps."""
     asked = [settings.get(key) for key in settings.matching(r"actor_rollout_ref\.rollout\..*enable_sleep_mode")]
     return settings.truth(FREE_CACHE_ENGINE) and False not in asked
 
 
 def is_separate(settings: Settings) -> bool:
-    """Tell whether verl's v1 trainer has rollout servers on separate NPUs. Other servers may still share the trainer's
+    """Return whether verl's v1 trainer has rollout servers on separate NPUs. Other servers may still share the
+    trainer's
     NPUs."""
     return settings.truth("trainer.use_v1") and settings.text(MODE) == "separate_async"
 
@@ -80,7 +81,7 @@ def rollout_npus(settings: Settings) -> int:
 
 
 def has_critic(settings: Settings) -> bool:
-    """Tell whether a critic is trained. Source: verl/trainer/ppo/utils.py, `need_critic`."""
+    """Return whether a critic is trained. Source: verl/trainer/ppo/utils.py, `need_critic`."""
     enabled = settings.get("critic.enable")
     if enabled is not None:
         return settings.truth("critic.enable")
@@ -88,7 +89,7 @@ def has_critic(settings: Settings) -> bool:
 
 
 def has_reference(settings: Settings) -> bool:
-    """Tell whether a separate reference model is kept beside the actor."""
+    """Return whether a separate reference model is kept beside the actor."""
     wanted = settings.truth("algorithm.use_kl_in_reward") or settings.truth(f"{ACTOR}.use_kl_loss")
     # With LoRA, the actor without its adapters is the reference.
     ranks = (settings.whole(f"{MODEL}.lora_rank"), settings.whole(f"{MODEL}.lora.rank"))

@@ -61,7 +61,7 @@ class Parallelism:
         return self.pipeline * math.lcm(self.sharing, experts)
 
     def divides(self, npus: int) -> bool:
-        """Tell whether a whole number of replicas fits on this number of NPUs."""
+        """Return whether a whole number of replicas fits on this number of NPUs."""
         return npus % self.replica == 0
 
     def replicas(self, npus: int) -> int:

@@ -303,7 +303,7 @@ def _variables(script: Script) -> Iterator[Finding]:
 
 
 def _reads(script: Script, variable: str) -> bool:
-    """Tell whether the job is certain to read one of verl-npu's variables and to end if the value is wrong."""
+    """Return whether the job is certain to read one of verl-npu's variables and to end if the value is wrong."""
     settings, told_off = script.settings, environment.SWITCH.text(script.environ).lower() == "off"
     if variable in (environment.SWITCH.name, environment.DISABLE.name, environment.FORCE.name):
         return environment.STRICT.text(script.environ) not in ("", "0") and not told_off
@@ -319,7 +319,7 @@ def _reads(script: Script, variable: str) -> bool:
 
 
 def _has_separate_engine(script: Script) -> bool:
-    """Tell whether the rollout engine has separate NPUs and receives the trainer's weights by weight sync."""
+    """Return whether the rollout engine has separate NPUs and receives the trainer's weights by weight sync."""
     by_recipe = re.search(r"one_step_off|fully_async", script.trainer.module) is not None
     return by_recipe or is_separate(script.settings)
 

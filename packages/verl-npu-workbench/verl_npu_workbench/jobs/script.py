@@ -74,7 +74,7 @@ def _literal(value: object) -> object:
 
 
 def is_applied(script: Script, feature: str) -> bool:
-    """Tell whether the job will run a feature's checks. This requires that the feature is not disabled, and that the
+    """Return whether the job will run a feature's checks. This requires that the feature is not disabled, and that the
     settings that the checks read are known."""
     left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
     off = _is_off(script) or feature in left_out
@@ -82,7 +82,7 @@ def is_applied(script: Script, feature: str) -> bool:
 
 
 def _is_off(script: Script) -> bool:
-    """Tell whether verl-npu is off in the job. It is also off if its switch has an unknown value."""
+    """Return whether verl-npu is off in the job. It is also off if its switch has an unknown value."""
     try:
         return environment.SWITCH.read(script.environ) == "off"
     except SettingError:

@@ -66,7 +66,7 @@ def _runtime_environment(name: str, arguments: list[str]) -> str:
 
 
 def _is_query(arguments: list[str]) -> bool:
-    """Tell whether this call of python only computes a value for the script, as in `$(python3 -c …)`."""
+    """Return whether this call of python only computes a value for the script, as in `$(python3 -c …)`."""
     return bool(arguments) and arguments[0] in ("-c", "-", "-V", "--version")
 
 

@@ -66,7 +66,7 @@ class Trainer:
 
     @property
     def trains(self) -> bool:
-        """Tell whether the program trains. Programs that only generate or evaluate also compose a trainer's
+        """Return whether the program trains. Programs that only generate or evaluate also compose a trainer's
         configuration, but they do not validate it."""
         return re.search(r"generat|eval|infer|serv", self.name) is None
 
@@ -82,7 +82,7 @@ class Trainer:
 
 
 def is_of_cluster(variable: str) -> bool:
-    """Tell whether an environment variable refers to something that only the script's own cluster has."""
+    """Return whether an environment variable refers to something that only the script's own cluster has."""
     return bool(_CLUSTER_VARIABLES.match(variable))
 
 
@@ -186,7 +186,7 @@ def _called_trainer(call: Call, captured: Capture) -> Trainer | None:
 
 
 def _is_short(trainer: Trainer) -> bool:
-    """Tell whether a command line contains overrides or the name of a configuration, and otherwise only Hydra's own
+    """Return whether a command line contains overrides or the name of a configuration, and otherwise only Hydra's own
     options."""
     hydras = all(word.startswith(("--config-", "-cn", "-cp")) or not word.startswith("-") for word in trainer.options)
     chosen = trainer.overrides or trainer.option("--config-name") or trainer.option("-cn")

@@ -68,7 +68,7 @@ def _user_sources(script: Script) -> Iterator[bytes]:
 
 
 def _starts_workers(script: Script) -> bool:
-    """Tell whether a trainer starts verl's own workers, on the number of NPUs that the settings give."""
+    """Return whether a trainer starts verl's own workers, on the number of NPUs that the settings give."""
     module = script.trainer.module
     return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in _source_of_trainer(script)
 

@@ -143,7 +143,7 @@ def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator
 
 
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
-    """Tell whether the trainer starts the workers that verl had before its engines."""
+    """Return whether the trainer starts the workers that verl had before its engines."""
     return settings.text(_LEGACY) in ("auto", "enable") or not tree.nodes(_ENGINE_WORKER)
 
 

@@ -111,7 +111,8 @@ def halvings_needed(outcome: Outcome) -> int:
 
 
 def _overflows_too(blocks: Blocks, refused: Blocks, needed: int) -> bool:
-    """Tell whether block sizes must overflow because the sizes `refused` did: they are larger, or they are smaller by
+    """Return whether block sizes must overflow because the sizes `refused` did: they are larger, or they are smaller
+    by
     too few halvings."""
     if all(blocks[name] >= side for name, side in refused.items()):
         return True

@@ -63,7 +63,7 @@ def find(named: str, unpacked: Path) -> Target:
 
 
 def has_kernels(path: Path) -> bool:
-    """Tell whether a file seems to define kernels."""
+    """Return whether a file seems to define kernels."""
     try:
         return path.stat().st_size <= _MOST_BYTES and _KERNEL.search(path.read_bytes()) is not None
     except OSError:

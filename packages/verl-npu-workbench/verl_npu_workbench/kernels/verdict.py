@@ -37,7 +37,7 @@ class Verdict(enum.Enum):
 
     @property
     def fails(self) -> bool:
-        """Tell whether a launch with these arguments raises an error or never ends."""
+        """Return whether a launch with these arguments raises an error or never ends."""
         return self in (Verdict.OVERFLOWS, Verdict.REFUSED, Verdict.CRASHED, Verdict.HANGS)
 
 

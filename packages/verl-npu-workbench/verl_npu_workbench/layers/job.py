@@ -89,7 +89,7 @@ def _step_of(worker: Worker) -> int:
 
 
 def _said_why_not(worker: Worker) -> bool:
-    """Tell whether this job's layers cannot be compared, and report the reason."""
+    """Return whether this job's layers cannot be compared, and report the reason."""
     settings, kind = worker.config.rollout, getattr(worker.actor_model_config, "model_type", "")
     why = ""
     if settings.name != NAME or not hasattr(worker.rollout, "engine"):

@@ -116,7 +116,7 @@ def mixer_of(layer: Any) -> str:
 
 
 def _is_gated(module: Any) -> bool:
-    """Tell whether an attention's projection of queries also makes a gate for each head."""
+    """Return whether an attention's projection of queries also makes a gate for each head."""
     project = getattr(module, "q_proj", None)
     return project is not None and project.out_features == 2 * module.o_proj.in_features
 

@@ -27,7 +27,7 @@ BATCH = "batch.json"
 
 
 def supported(asked: dict[str, Any]) -> bool:
-    """Tell whether this verl has a training engine for the trainer that is asked for."""
+    """Return whether this verl has a training engine for the trainer that is asked for."""
     engine = _ENGINES.get(asked.get("trainer", {}).get("strategy"))
     try:
         return engine is not None and find_spec(f"verl.workers.engine.{engine}.transformer_impl") is not None

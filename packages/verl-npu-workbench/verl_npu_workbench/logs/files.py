@@ -38,7 +38,7 @@ class NoLog(Exception):
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether a path can be read only once, because it is standard input or a named pipe."""
+    """Return whether a path can be read only once, because it is standard input or a named pipe."""
     try:
         return path == STDIN or stat.S_ISFIFO(path.stat().st_mode)
     except OSError:
@@ -112,7 +112,7 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 
 def is_being_written(path: Path) -> bool:
-    """Tell whether a process that is visible on this host has the file open for writing."""
+    """Return whether a process that is visible on this host has the file open for writing."""
     try:
         sought = path.stat()
     except OSError:

@@ -92,7 +92,7 @@ _LARGEST_DRAWN = 1e100
 
 
 def drawable(value: float) -> bool:
-    """Tell whether a value can be drawn as part of a curve: it is finite and not too large."""
+    """Return whether a value can be drawn as part of a curve: it is finite and not too large."""
     return abs(value) < _LARGEST_DRAWN
 
 

@@ -92,7 +92,7 @@ def _waited(step: Step) -> float | None:
 
 
 def _is_separate(log: TrainingLog, steps: Sequence[Step]) -> bool:
-    """Tell whether the v1 trainer and its servers run on separate NPUs.
+    """Return whether the v1 trainer and its servers run on separate NPUs.
 
     The answer is in the configuration in the console log. Without it, the trainer's metrics are used. They differ
     because, before the first step, the trainer's NPUs also serve requests.

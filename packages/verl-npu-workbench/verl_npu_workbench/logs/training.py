@@ -323,7 +323,7 @@ class Assembly:
             self._thin()
 
     def leaves_out(self, line: str) -> bool:
-        """Tell whether a line of a very long log can be skipped, because its step would be dropped at once.
+        """Return whether a line of a very long log can be skipped, because its step would be dropped at once.
 
         Call this only for lines that are followed by many others, as most lines of a very long log are.
         """

@@ -108,7 +108,7 @@ class Claim:
     """The note in Chinese."""
 
     def accepts(self, version: Version) -> bool:
-        """Tell whether the claim allows this version."""
+        """Return whether the claim allows this version."""
         return not self.unsupported and SpecifierSet(self.needs).contains(version, prereleases=True)
 
     def __str__(self) -> str:
@@ -212,7 +212,7 @@ def parse_version(text: str) -> Version | None:
 
 
 def is_commit(revision: str) -> bool:
-    """Tell whether a revision is a commit, and not a branch or a tag."""
+    """Return whether a revision is a commit, and not a branch or a tag."""
     return re.fullmatch(r"[0-9a-f]{7,40}", revision) is not None
 
 

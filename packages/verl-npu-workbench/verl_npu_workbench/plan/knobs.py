@@ -208,7 +208,7 @@ def _spare(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> float:
 
 
 def _has_no_room(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> bool:
-    """Tell whether the engine does not fit, whatever share of the memory it gets."""
+    """Return whether the engine does not fit, whatever share of the memory it gets."""
     return rollout.least / verdict.capacity > min(_spare(rollout, verdict, engine), _MOST_UTILIZATION)
 
 

@@ -251,7 +251,7 @@ def _check_megatron(settings: Settings) -> None:
 
 
 def _is_beside(module: str) -> bool:
-    """Tell whether a module is in the checkout of MindSpeed, which a plan's ranks import."""
+    """Return whether a module is in the checkout of MindSpeed, which a plan's ranks import."""
     folder = environment.MINDSPEED.text()
     return bool(folder) and (Path(folder) / module / "__init__.py").is_file()
 

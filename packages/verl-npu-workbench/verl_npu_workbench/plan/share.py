@@ -56,7 +56,7 @@ _MANY = 8
 
 
 def keeps_budget(trainer: Trainer, tree: Path) -> bool:
-    """Tell whether the script's verl, or VERL_NPU_TOKEN_BUDGET=1, keeps every micro batch within its token budget.
+    """Return whether the script's verl, or VERL_NPU_TOKEN_BUDGET=1, keeps every micro batch within its token budget.
 
     Otherwise, verl makes as few micro batches as the number of tokens allows, and some of them exceed the budget.
     """

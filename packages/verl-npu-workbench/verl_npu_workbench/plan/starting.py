@@ -203,5 +203,5 @@ def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
 
 
 def _is_telling(value: str) -> bool:
-    """Tell whether a value is so unusual that a message containing it must refer to it."""
+    """Return whether a value is so unusual that a message containing it must refer to it."""
     return len(value) > 1 and not re.fullmatch(r"[\d.]+|true|false|null|none", value, re.IGNORECASE)

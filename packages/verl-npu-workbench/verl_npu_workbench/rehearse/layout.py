@@ -99,7 +99,7 @@ def _wanted(settings: Settings) -> Layout:
 
 
 def _is_of_trainer(key: str, settings: Settings) -> bool:
-    """Tell whether a key belongs to a section of the trainer that the script uses."""
+    """Return whether a key belongs to a section of the trainer that the script uses."""
     if ".rollout." in key or key.startswith(("reward", "distillation", "rollout.")):
         return False
     if key.startswith("critic.") and not has_critic(settings):

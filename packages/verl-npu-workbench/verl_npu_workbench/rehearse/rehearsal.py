@@ -131,7 +131,8 @@ def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[s
 
 
 def _follows(change: Change, changes: Sequence[Change], job: Job) -> bool:
-    """Tell whether a changed key need not be set, because the key or a section around it interpolates another key that
+    """Return whether a changed key need not be set, because the key or a section around it interpolates another key
+    that
     is set to the same value.
 
     Setting a key in an interpolated section would even be wrong: the section would be replaced by this one key.

@@ -135,7 +135,8 @@ def importable(tree: Path) -> tuple[Path, ...]:
 
 
 def is_private(path: Path) -> bool:
-    """Tell whether a folder must stay invisible to programs in a sandbox. This applies to the user's home folder, the
+    """Return whether a folder must stay invisible to programs in a sandbox. This applies to the user's home folder,
+    the
     folders above it, and the hidden folders in it."""
     found, home = path.resolve(), Path.home().resolve()
     if found in (home, *home.parents):

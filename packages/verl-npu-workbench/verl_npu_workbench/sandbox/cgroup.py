@@ -46,7 +46,7 @@ class Group:
             self.folder = _folder_of(Path(f"/proc/{pid}/cgroup"), "")
 
     def refused(self) -> bool:
-        """Tell whether the kernel has killed a process of the group for exceeding the memory limit."""
+        """Return whether the kernel has killed a process of the group for exceeding the memory limit."""
         if self.folder is None:
             return False
         for name in ("memory.events", "memory.oom_control"):

@@ -27,7 +27,7 @@ _ORDINARY = re.compile(r"\d{1,6}|[a-z_]{1,16}|\.{0,2}/[\w./\-]*")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Tell whether a variable's value may be a secret.
+    """Return whether a variable's value may be a secret.
 
     An ordinary value counts as a secret only if the name is clearly that of a password.
     """
@@ -284,7 +284,7 @@ def _word(text: str, at: int = 0) -> str | None:
 
 
 def _is_suspicious(value: str) -> bool:
-    """Tell whether a value in prose looks like a secret: it mixes letters and digits."""
+    """Return whether a value in prose looks like a secret: it mixes letters and digits."""
     mixes = re.search(r"\d", value) and re.search(r"[^\W\d]", value)
     return len(value) >= 6 and bool(mixes) and "=" not in value[:-2] and not is_harmless(value, Kind.PERHAPS)
 
@@ -324,7 +324,8 @@ def _unquoted(line: str, kind: Kind) -> str:
 
 
 def _is_code(value: str, kind: Kind, in_code: bool) -> bool:
-    """Tell whether a value is code and therefore not a secret. `in_code` is true for a line of code in a traceback."""
+    """Return whether a value is code and therefore not a secret. `in_code` is true for a line of code in a
+    traceback."""
     if _READS_SECRET.match(value):
         return True
     is_literal = kind is Kind.HEADER or re.match(r"[\"'0-9]", value)

@@ -138,7 +138,7 @@ def _weak(word: str) -> Kind:
 
 
 def is_harmless(value: str, kind: Kind) -> bool:
-    """Tell whether a value is known to be harmless, although its name may belong to a secret."""
+    """Return whether a value is known to be harmless, although its name may belong to a secret."""
     text = value.strip().strip("\"'")
     if _EMPTY.fullmatch(text) or _PLACEHOLDER.fullmatch(text):
         return True
@@ -163,7 +163,7 @@ _SHORTEST, _SHORTEST_PART = 20, 14
 
 
 def is_random(word: str) -> bool:
-    """Tell whether a word looks random: it switches between lower case, upper case, and digits too often for a
+    """Return whether a word looks random: it switches between lower case, upper case, and digits too often for a
     name."""
     letters = sum(map(str.isalnum, word))
     if letters < _SHORTEST or max(map(len, re.split(r"[._/\-]", word))) < _SHORTEST_PART:

@@ -25,7 +25,7 @@ class Kind(Protocol):
         """The type of the elements of this Triton type."""
 
     def is_fp8(self) -> bool:
-        """Tell whether this Triton type is a float8 type."""
+        """Return whether this Triton type is a float8 type."""
 
 
 class Dtype(Protocol):
@@ -92,7 +92,7 @@ def compute_bfloat16(interpreter: ModuleType) -> None:
 
 
 def is_known(interpreter: ModuleType) -> bool:
-    """Tell whether this release of Triton has all parts of the interpreter that this module changes."""
+    """Return whether this release of Triton has all parts of the interpreter that this module changes."""
     methods = [*_TYPE_OF_RESULT, "cast_impl", "create_fp_to_fp", "create_atomic_rmw", "get_fp32"]
     names = ["_patch_lang_tensor", "TensorHandle", "np", "tl"]
     reductions = ("ReduceScanOpIneterface", "ReduceScanOpInterface")
@@ -180,7 +180,7 @@ def _is_handle(value: object, interpreter: ModuleType) -> TypeGuard[Handle]:
 
 
 def _is_bfloat16(value: object, interpreter: ModuleType) -> TypeGuard[Handle]:
-    """Tell whether a value is stored as the bits of bfloat16. The result of a comparison has the type but not the
+    """Return whether a value is stored as the bits of bfloat16. The result of a comparison has the type but not the
     bits."""
     if not _is_handle(value, interpreter) or value.data.dtype != interpreter.np.uint16:
         return False

@@ -55,7 +55,7 @@ class Launch:
 
 
 def recorded() -> bool:
-    """Tell whether this process records launches."""
+    """Return whether this process records launches."""
     return environment.LAUNCHES.is_set()
 
 

@@ -41,7 +41,7 @@ def launch_references(importing: ModuleType) -> None:
 
 
 def _can_stand_in(importing: ModuleType) -> bool:
-    """Tell whether the placeholder has all names that vLLM's own modules import from Triton.
+    """Return whether the placeholder has all names that vLLM's own modules import from Triton.
 
     The placeholder of vLLM 0.11 has no `exp`. Qwen3-Next, which upstream's weight sync imports, then needs a real
     Triton.

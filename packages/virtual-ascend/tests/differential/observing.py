@@ -156,7 +156,7 @@ MODULES = (
 
 
 def of_torch_npu(name: str, value: object) -> bool:
-    """Tell whether a name is the module's own, not taken from elsewhere."""
+    """Return whether a name is the module's own, not taken from elsewhere."""
     if isinstance(value, types.ModuleType):
         return value.__name__.startswith("torch_npu")
     return not str(getattr(value, "__module__", None) or "torch_npu").startswith(

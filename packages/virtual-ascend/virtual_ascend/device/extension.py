@@ -64,10 +64,10 @@ class Extension(Protocol):
 
     def new_graph_pool(self) -> tuple[int, int]: ...
     def is_recording(self, device: int) -> bool:
-        """Tell whether this thread's work on the NPU's current stream is recorded in a graph."""
+        """Return whether this thread's work on the NPU's current stream is recorded in a graph."""
 
     def is_capturing(self, device: int) -> bool:
-        """Tell whether the current stream of the NPU takes part in a capture."""
+        """Return whether the current stream of the NPU takes part in a capture."""
 
     def begin_task_group(self, device: int, stream: int) -> None: ...
     def end_task_group(self, device: int, stream: int) -> Group: ...
@@ -195,7 +195,7 @@ class Extension(Protocol):
     def cpu_alias(self, tensor: torch.Tensor) -> torch.Tensor: ...
     def npu_alias(self, tensor: torch.Tensor, device: int) -> torch.Tensor: ...
     def is_fractal(self, tensor: torch.Tensor) -> bool:
-        """Tell whether the tensor is laid out in FRACTAL_NZ."""
+        """Return whether the tensor is laid out in FRACTAL_NZ."""
 
     def to_fractal(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor with these values, laid out in FRACTAL_NZ."""
@@ -213,7 +213,7 @@ def hold(compiled: Extension | None) -> None:
 
 
 def is_loaded() -> bool:
-    """Tell whether this process has loaded the device."""
+    """Return whether this process has loaded the device."""
     return _held is not None
 
 

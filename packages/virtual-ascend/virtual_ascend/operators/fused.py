@@ -50,7 +50,7 @@ class _Context(Protocol):
 
 
 def is_fusible(tensors: Sequence[Given]) -> bool:
-    """Tell whether all tensors are plain tensors on a virtual NPU, and FX is not tracing.
+    """Return whether all tensors are plain tensors on a virtual NPU, and FX is not tracing.
 
     Other tensors (DTensor, FakeTensor, those of torch.func) and FX do not know fused operators. They know only the
     operators that a fused operator is composed of.

@@ -72,7 +72,7 @@ def load() -> None:
 
 
 def is_loaded() -> bool:
-    """Tell whether the installed torch_npu is running on virtual NPUs in this process."""
+    """Return whether the installed torch_npu is running on virtual NPUs in this process."""
     return _computed is not None
 
 

@@ -64,7 +64,7 @@ def build_stub(package: Path, cache: Path) -> Path:
 
 
 def _is_whole(core: Path) -> bool:
-    """Tell whether all libraries of a stub are finished. Its core is built last."""
+    """Return whether all libraries of a stub are finished. Its core is built last."""
     return is_finished(core) and all(map(is_finished, _libraries(core.parent)))
 
 

@@ -48,7 +48,7 @@ def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
 
 
 def _is_transposed_each_time(layer: object) -> bool:
-    """Tell whether vllm-ascend transposes a layer's experts each time that it processes them."""
+    """Return whether vllm-ascend transposes a layer's experts each time that it processes them."""
     return getattr(getattr(layer, "quant_method", None), "transpose", None) is None
 
 
@@ -80,7 +80,7 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
 
 
 def _are_transposed(layer: object) -> bool:
-    """Tell whether a layer's experts have vllm-ascend's layout instead of the one that vLLM's loader expects."""
+    """Return whether a layer's experts have vllm-ascend's layout instead of the one that vLLM's loader expects."""
     quant_method = getattr(layer, "quant_method", None)
     if layout.UNQUANTIZED not in layout.kinds_of(quant_method):
         return False
@@ -153,7 +153,7 @@ def refresh_copies_on_load(model: Any) -> None:
 
 
 def is_copy(name: str) -> bool:
-    """Tell whether an attribute, given as `Class.name`, is a copy of weights that is made anew after each sync."""
+    """Return whether an attribute, given as `Class.name`, is a copy of weights that is made anew after each sync."""
     attribute = name.partition(" ")[0].rpartition(".")[2]
     return attribute in {*_V0_COPIES, *(each for names in _COPIES for each in names)}
 

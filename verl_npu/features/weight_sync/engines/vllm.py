@@ -157,7 +157,7 @@ def _is_nz(held: torch.Tensor, layout_of: Callable[[torch.Tensor], int]) -> bool
 
 
 def _reads_variable() -> bool:
-    """Tell whether vllm-ascend reads the environment variable. Releases before 0.11.0rc1 do not, and never use
+    """Return whether vllm-ascend reads the environment variable. Releases before 0.11.0rc1 do not, and never use
     FRACTAL_NZ."""
     variables = sys.modules.get("vllm_ascend.envs")
     return variables is None or hasattr(variables, NZ.name)
@@ -177,7 +177,7 @@ def _nz_mode() -> object:
 
 
 def captures_graphs(runner: object) -> bool:
-    """Tell whether the settings of this runner's engine make it capture graphs."""
+    """Return whether the settings of this runner's engine make it capture graphs."""
     settings = getattr(getattr(runner, "vllm_config", None), "compilation_config", None)
     mode = getattr(settings, "cudagraph_mode", None)
     return mode is not None and mode.name != "NONE"

@@ -64,17 +64,18 @@ class Tally:
 
 
 def requested() -> bool:
-    """Tell whether the user asked for a comparison of sent and received weights."""
+    """Return whether the user asked for a comparison of sent and received weights."""
     return Settings.from_environment().check is not Check.NONE
 
 
 def proof_requested() -> bool:
-    """Tell whether the user asked for a proof of the engine's weights."""
+    """Return whether the user asked for a proof of the engine's weights."""
     return Settings.from_environment().check is Check.ENGINE
 
 
 def brings_adapter(arguments: Mapping[str, object]) -> bool:
-    """Tell whether a sync that upstream calls with these arguments brings only a LoRA adapter, because an earlier sync
+    """Return whether a sync that upstream calls with these arguments brings only a LoRA adapter, because an earlier
+    sync
     brought the base model."""
     return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
 

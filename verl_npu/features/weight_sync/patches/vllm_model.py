@@ -201,7 +201,7 @@ def prepare_vllm_model_for_new_weights(
 
 
 def _processes_after_each_sync() -> bool:
-    """Tell whether this verl processes the weights after each sync. If it does, we restore the layout of experts
+    """Return whether this verl processes the weights after each sync. If it does, we restore the layout of experts
     before a sync."""
     extension = getattr(sys.modules.get(_WORKERS), "vLLMColocateWorkerExtension", None)
     return hasattr(extension, "update_weights_from_ipc")

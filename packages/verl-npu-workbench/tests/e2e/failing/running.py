@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def cause(self) -> bool:
-        """Tell whether the cause is named. The user's own error must be shown as unknown."""
+        """Return whether the cause is named. The user's own error must be shown as unknown."""
         root = self.said.root
         if root is None:
             return False
@@ -90,7 +90,7 @@ class Outcome:
 
     @property
     def process(self) -> bool:
-        """Tell whether the process in which the fault began is named."""
+        """Return whether the process in which the fault began is named."""
         return self.said.root is not None and self._is(self.job.where)
 
     def _is(self, where: Where) -> bool:

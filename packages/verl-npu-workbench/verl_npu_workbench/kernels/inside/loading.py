@@ -202,7 +202,7 @@ def stand_in_for_tuning() -> None:
 
 
 def is_jit(decorator: ast.expr) -> bool:
-    """Tell whether a decorator is Triton's `jit`, whatever module it is imported from, with or without options."""
+    """Return whether a decorator is Triton's `jit`, whatever module it is imported from, with or without options."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     if isinstance(called, ast.Attribute):
         return called.attr == "jit" and ast.unparse(called.value).rpartition(".")[2] == "triton"

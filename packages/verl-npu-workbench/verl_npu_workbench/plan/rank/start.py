@@ -106,7 +106,7 @@ class _Start:
             yield Part.BATCH, self._batch
 
     def _tries_engine(self) -> bool:
-        """Tell whether the engine's arguments can be tried. If they cannot, add the reason to `missing`."""
+        """Return whether the engine's arguments can be tried. If they cannot, add the reason to `missing`."""
         name = configuration(self._job.rank)[ROLES].rollout.name
         if name != "vllm":
             self._missing.append(f"the arguments of {name}, because only vLLM's are tried")
@@ -372,7 +372,7 @@ def _not_judged(raised: BaseException) -> str:
 
 
 def _needs_vllm(said: str) -> bool:
-    """Tell whether upstream found no checkpoint engine because its module imports vLLM, which is not installed."""
+    """Return whether upstream found no checkpoint engine because its module imports vLLM, which is not installed."""
     named = _UNREGISTERED.match(said)
     if named is None or is_installed("vllm"):
         return False

@@ -229,7 +229,8 @@ class Names:
         return None
 
     def superfluous(self, name: str) -> bool:
-        """Tell whether engines ignore this weight, such as layers for multi-token prediction and computed buffers."""
+        """Return whether engines ignore this weight, such as layers for multi-token prediction and computed
+        buffers."""
         layer = _LAYER.match(name)
         return (
             (layer is not None and int(layer[1]) >= self._layers)

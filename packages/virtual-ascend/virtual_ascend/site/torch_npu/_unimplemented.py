@@ -57,7 +57,7 @@ class Absent:
 
 
 def is_older_than(version: str) -> bool:
-    """Tell whether the torch_npu that ours pretends to be is older than `version`."""
+    """Return whether the torch_npu that ours pretends to be is older than `version`."""
     return names.release(Settings.read().torch_npu_version) < Version(version)
 
 

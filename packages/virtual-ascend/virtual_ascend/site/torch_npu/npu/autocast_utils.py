@@ -8,7 +8,7 @@ __all__ = ["get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "s
 
 
 def is_autocast_enabled() -> bool:
-    """Tell whether autocast is on for operators on NPUs."""
+    """Return whether autocast is on for operators on NPUs."""
     return bool(torch.is_autocast_enabled("npu"))
 
 

@@ -62,7 +62,7 @@ def _get_device_index(device: Place = None, optional: bool = True, allow_cpu: bo
 
 
 def is_available() -> bool:
-    """Tell whether this process sees an NPU."""
+    """Return whether this process sees an NPU."""
     return device_count() > 0
 
 
@@ -81,7 +81,7 @@ def init() -> None:
 
 
 def is_initialized() -> bool:
-    """Tell whether an NPU has been used."""
+    """Return whether an NPU has been used."""
     return bool(_C.is_initialized())
 
 
@@ -199,7 +199,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def can_device_access_peer(device_id: Place, peer_device_id: Place) -> bool:
-    """Tell whether an NPU can access the memory of another NPU: any NPU except itself.
+    """Return whether an NPU can access the memory of another NPU: any NPU except itself.
 
     Raises:
         AssertionError: there is no such NPU.

@@ -109,7 +109,8 @@ def set_compile_mode(jit_compile: bool = False) -> None:
 
 
 def is_jit_compile_false() -> bool:
-    """Tell whether operators count as precompiled. They do unless `set_compile_mode` was called with another mode."""
+    """Return whether operators count as precompiled. They do unless `set_compile_mode` was called with another
+    mode."""
     return not _state["jitCompile"]
 
 

@@ -178,7 +178,7 @@ def _place(stream: torch.Stream | None) -> tuple[int, int]:
 
 
 def is_current_stream_capturing() -> bool:
-    """Tell whether a graph is capturing the current stream."""
+    """Return whether a graph is capturing the current stream."""
     return bool(_C.is_initialized() and _C.is_capturing(current_device()))
 
 

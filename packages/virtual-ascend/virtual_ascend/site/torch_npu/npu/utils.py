@@ -66,7 +66,7 @@ def get_cann_version(module: str = "CANN") -> str:
 
 
 def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
-    """Tell whether a part of CANN has this version or a newer one.
+    """Return whether a part of CANN has this version or a newer one.
 
     Raises:
         RuntimeError: `version` is older than 8.1.RC1, which the real function refuses.
@@ -83,7 +83,7 @@ def is_support_inf_nan() -> bool:
 
 
 def npu_check_overflow(grad: float | torch.Tensor) -> bool:
-    """Tell whether a gradient has an infinity or a NaN.
+    """Return whether a gradient has an infinity or a NaN.
 
     Raises:
         RuntimeError: `grad` is neither a float nor a tensor.
