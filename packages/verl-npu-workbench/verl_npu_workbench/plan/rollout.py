@@ -104,7 +104,7 @@ class Rollout:
 
 
 def runs_inside(settings: Settings, verl: SourceTree) -> bool:
-    """Tell whether the script's engine runs in the trainer's processes."""
+    """Return whether the script's engine runs in the trainer's processes."""
     return settings.text(f"{ROLLOUT}.name") == "vllm" and bool(_INSIDE.answer(lambda atom: atom.holds(verl)))
 
 
