@@ -204,14 +204,13 @@ def plan(
         memory=int((memory or 0) * GIB / TOGETHER),
         unconfined=unconfined,
     )
-    told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     if history is not None:
         sys.exit(_print_history(history, script, arguments, verl, request, as_json))
     trainer, tree, name = asked_trainer("plan", script, arguments, verl, unconfined)
-    planned = make(trainer, tree, request, told)
+    planned = make(trainer, tree, request)
     verdict = judge(planned)
-    search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
-    largest = largest_of(trainer, tree, request, planned, told) if largest_micro_batch else None
+    search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict)
+    largest = largest_of(trainer, tree, request, planned) if largest_micro_batch else None
     found = report.content(name, planned, verdict, search, largest)
     peaks = host_peaks(planned)
     host_fits = host_memory is None or max(peaks.values(), default=0) <= host_memory * GIB

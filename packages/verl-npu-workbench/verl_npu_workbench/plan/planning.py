@@ -121,10 +121,8 @@ class Planned:
         return self.rollout.servers if self.rollout else 0
 
 
-def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
+def plan(trainer: Trainer, tree: Path, request: Request) -> Planned:
     """Run one rank of each kind in phantom memory, and return the cost of the phases.
-
-    `told` is called with a message when a rank starts and when it enters a phase.
 
     Raises:
         JobSettingError: Hydra does not accept the script's settings.
@@ -166,7 +164,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         for rank in share.ranks
     ]
     _check_memory(request, min(len(jobs), TOGETHER))
-    outcomes = _together(jobs, lambda job, ended: _run(job, trainer, request, folder, told, ended))
+    outcomes = _together(jobs, lambda job, ended: _run(job, trainer, request, folder, ended))
     not_shown = dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)
     return Planned(
         trainer=trainer,
@@ -314,12 +312,9 @@ def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome])
             raise
 
 
-def _run(
-    job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None], ended: Event
-) -> Outcome:
+def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, ended: Event) -> Outcome:
     """Run one rank in a separate process and in a sandbox, because it runs code from the source tree."""
     log = folder / f"rank-{job.rank}.log"
-    told(_("rank {rank} of {world}").format(rank=job.rank, world=job.world))
     with progress.step(_("rank {rank} of {world}").format(rank=job.rank, world=job.world)) as step:
         phases = Phases(log)
 
