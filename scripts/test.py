@@ -53,6 +53,8 @@ def main() -> int:
     # Several processes share the cores, and torch's threads would only wait for each other.
     inherited = {"OMP_NUM_THREADS": "1", **os.environ}
     inherited.pop("VIRTUAL_ASCEND", None)
+    # Hundreds of processes import the same modules.
+    inherited.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         folders = folders_of(sys.argv[1:])
     except ValueError as error:

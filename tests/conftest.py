@@ -12,10 +12,12 @@ from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtes
 
 # The scripts, and the test helpers that several distributions share there, are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+from testing.fixtures import build as build
 from testing.fixtures import heeds_ctrl_c as heeds_ctrl_c
 from testing.fixtures import importable as importable
 from testing.fixtures import in_order
 from testing.fixtures import interpreter as interpreter
+from testing.fixtures import make_wheel as make_wheel
 from testing.fixtures import no_progress as no_progress
 from testing.fixtures import nothing_was_said as nothing_was_said
 from testing.fixtures import source as source

@@ -14,6 +14,8 @@ from virtual_ascend.exposure import CANN_SITE, SITE
 
 from verl_npu.cli import main
 from verl_npu.maintain.__main__ import main as maintain_main
+from verl_npu.registry.source import tree as tree_module
+from verl_npu.registry.source.tree import Memory
 
 Run = Callable[..., tuple[int, str]]
 
@@ -24,6 +26,15 @@ def no_ascend_software(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in (SITE, CANN_SITE)])
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_npu"]:
         monkeypatch.delitem(sys.modules, name)
+
+
+_PARSED = Memory()
+
+
+@pytest.fixture(autouse=True)
+def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Share one cache of syntax trees between the commands of all tests, because most read the same upstreams."""
+    monkeypatch.setattr(tree_module, "Memory", lambda: _PARSED)
 
 
 @pytest.fixture

@@ -107,25 +107,16 @@ _SFT = "verl/trainer/sft_trainer.py"
 _BALANCE = "verl/utils/seqlen_balancing.py"
 _ENGINE = "verl/workers/engine/utils.py"
 _FSDP = "verl/workers/fsdp_workers.py"
-_FSDP_ENGINE = "verl/workers/engine/fsdp/transformer_impl.py"
 _FSDP_UTILS = "verl/workers/engine/fsdp/utils.py"
-_MEGATRON = "verl/workers/megatron_workers.py"
-_MEGATRON_ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
 _REGISTRY = "verl/models/mcore/registry.py"
 _MONKEY = "verl/models/transformers/monkey_patch.py"
 _LOSS = "verl/utils/kernel/linear_cross_entropy.py"
-_KERNELS = "verl/utils/kernel/kernels.py"
 _FUSED = "verl/models/mcore/model_forward_fused.py"
 _HCCL = "verl/checkpoint_engine/hccl_checkpoint_engine.py"
 _CHECKPOINT = "verl/checkpoint_engine/base.py"
-_WORKERS = "verl/workers/engine_workers.py"
 _SERVER = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
-_ADAPTER = "verl/workers/rollout/vllm_rollout/vllm_rollout.py"
 _EXTENSION = "verl/workers/rollout/vllm_rollout/utils.py"
-_BUCKETS = "verl/workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
 _LOOP = "verl/experimental/agent_loop/agent_loop.py"
-_SYNCHRONIZER = "recipe/fully_async_policy/param_sync.py"
-_ASYNC_WORKERS = "recipe/fully_async_policy/fsdp_workers.py"
 
 # Patches.
 _GROUP = "device.refuse_job_that_cannot_be_placed"
@@ -136,7 +127,6 @@ _IS_CUDA = "device.deny_cuda_beside_torch_npu"
 _RUN_PPO = "device.set_npu_in_run_ppo_config"
 _CPU = "device.keep_cpu_in_auto_set_device"
 _VALIDATE = "rollout.check_and_complete_engine_settings"
-_ENDPOINTS = "rollout.keep_development_endpoints_closed"
 _LENGTH = "rollout.end_answers_at_response_length"
 _STAYS = "rollout.keep_weights_that_are_not_offloaded"
 _AGREE = "micro_batches.agree_on_a_number"
@@ -145,23 +135,11 @@ _BUDGET = "micro_batches.keep_token_budget"
 _FORWARD = "fleet.forward_variables_to_workers"
 _TRACKING = "fleet.compare_processes_before_training"
 _PUBLISH = "fleet.publish_manifest_to_other_ranks"
-_HEAD = "attention.use_configured_attention_for_value_head"
-_EXPERTS = "fused_ops.keep_transformers_expert_blocks"
 _EXPERT = "fused_ops.keep_transformers_expert_block_in_qwen3_vl_moe"
-_OUTPUT = "fused_ops.gather_the_output_layer_of_dense_common"
-_GRADIENT = "fused_kernels.fit_blocks_of_the_fused_loss_gradient"
 _RANGES = "fused_kernels.leave_out_missing_ranges"
 _FLAG = "megatron.set_the_experimental_flag_of_an_older_megatron"
-_ENGINES = "megatron.configure_each_engine_with_its_own_overrides"
-_PACK = "megatron.pack_latent_attention_through_mbridge_too"
-_CONTIGUOUS = "weight_sync.make_sent_weights_contiguous"
 _DROP = "weight_sync.drop_communicator_without_destroy"
-_SOCKET = "weight_sync.limit_wait_for_engine_worker"
-_TIMEOUT = "weight_sync.explain_engine_worker_timeout"
 _NOTE = "weight_sync.note_given_weights_for_proof"
-_ONCE = "weight_sync.process_weights_once_and_prove_them"
-_COLLECTIVE = "weight_sync.make_fully_async_group_over_hccl"
-_SYNC = "weight_sync.sync_fully_async_fsdp_weights_over_hccl"
 
 # Source texts that several edits replace.
 _MAKES = "            placement_group(bundles=bundles,"
@@ -174,7 +152,6 @@ _OTHER_SET_UP = "        get_torch_device().set_device(int(os.environ['RANK']) %
 _CHECKS = "        validate_config(\n            config=config,\n"
 _MAIN_CHECKS = "    validate_config(\n        config=config,\n"
 _IMPORTS_CHECK = "from verl.utils.config import validate_config\n"
-_ENV = "        default_runtime_env = get_ppo_ray_runtime_env()\n"
 _CONFIG_ENV = "        default_runtime_env = get_ppo_ray_runtime_env(config)\n"
 _MERGED = "        runtime_env = OmegaConf.merge(default_runtime_env, runtime_env_kwargs)\n"
 _LOGGER = "        logger = Tracking(\n"
@@ -183,10 +160,7 @@ _ROUNDS = "        num_micro_batches = roundup_divisible(num_micro_batches, num_
 _ARRANGES = "        micro_batches, batch_idx_list = rearrange_micro_batches(\n"
 _PREPARES = "    batch, batch_idx_list = rearrange_micro_batches(\n"
 _IMPORTS_ARRANGE = "from verl.utils.seqlen_balancing import rearrange_micro_batches, restore_dynamic_batch\n"
-_BACKENDS = "forward_with_torch_backend, forward_with_triton_backend"
-_TORCH_FORWARD = f"        from verl.models.transformers.dense_common import {_BACKENDS}\n"
 _TRL = "    if is_trl_available():\n"
-_BUILDS = "        self._build_tf_config()\n"
 _CONVERTS = "    SupportedModel.DEEPSEEK_V3: hf_to_mcore_config_dpskv3,\n"
 
 BYPASSING = [
@@ -262,21 +236,6 @@ BYPASSING = [
             "RayResourcePool.get_placement_groups = _groups\n\n{}",
         ),
     ),
-    _past(
-        "v0.7.1: the split takes the groups of a new function",
-        _NPUS,
-        (
-            _RAY,
-            "    placement_groups = resource_pool.get_placement_groups()\n",
-            "    placement_groups = _groups_of(resource_pool)\n",
-        ),
-        (
-            _RAY,
-            "# split a RayResourcePool or SubRayResourcePool into multiple SubRayResourcePool\n",
-            "def _groups_of(pool):\n"
-            '    return [placement_group([{"GPU": 1} for _ in range(n)]) for n in pool.store]\n\n\n{}',
-        ),
-    ),
     # Which device a worker takes.
     _past(
         "v0.7.1: the worker calls a new method",
@@ -285,12 +244,6 @@ BYPASSING = [
         (_WORKER, _SET_UP, f"    def _setup_device(self):\n{_OTHER_SET_UP}\n{{}}"),
     ),
     _past("v0.6.1: the device is set again afterwards", _SELECT, (_WORKER, _SETS_UP, f"{{}}{_OTHER_SET_UP}")),
-    _past(
-        "v0.9.1: the device is set again by a method afterwards",
-        _SELECT,
-        (_WORKER, _SETS_UP, "{}        self._bind_device()\n"),
-        (_WORKER, _SET_UP, f"    def _bind_device(self):\n{_OTHER_SET_UP}\n{{}}"),
-    ),
     _past("v0.8.0: the set up is switched off", _SELECT, (_WORKER, _SETS_UP, "        if False:\n    {}")),
     _past(
         "v0.6.1: the actor's worker overrides the set up",
@@ -402,21 +355,6 @@ BYPASSING = [
     ),
     # The engine's server and worker.
     _past(
-        "1dda039b: the replica makes a server that overrides the run",
-        _ENDPOINTS,
-        (
-            _SERVER,
-            "        self.server_class = ray.remote(vLLMHttpServer)\n",
-            "        self.server_class = ray.remote(_Server)\n",
-        ),
-        (
-            _SERVER,
-            "class vLLMReplica(RolloutReplica):\n",
-            "class _Server(vLLMHttpServer):\n    async def run_server(self, args):\n"
-            "        self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(args))\n\n\n{}",
-        ),
-    ),
-    _past(
         "v0.6.1: the agent loop calls another method of the server",
         _LENGTH,
         (
@@ -461,15 +399,6 @@ BYPASSING = [
         ),
     ),
     _past(
-        "v0.6.1: the batch is partitioned by the algorithm beneath",
-        (_SPLIT, _AGREE, _BUDGET),
-        (
-            _BALANCE,
-            "    micro_bsz_idx = get_seqlen_balanced_partitions(workloads, num_micro_batches, equal_size=False)\n",
-            "    micro_bsz_idx = karmarkar_karp(workloads.tolist(), num_micro_batches, False)\n",
-        ),
-    ),
-    _past(
         "1dda039b: the engine splits by a table of the other module",
         (_BUDGET, _AGREE, _SPLIT),
         (_ENGINE, _ARRANGES, '        micro_batches, batch_idx_list = SPLITTERS["tokens"](\n'),
@@ -483,28 +412,9 @@ BYPASSING = [
         (_PPO, _MERGED, '{}        runtime_env["env_vars"] = {"TOKENIZERS_PARALLELISM": "true"}\n'),
     ),
     _past(
-        "1dda039b: the variables are overwritten as they are returned",
-        _FORWARD,
-        (
-            _PPO,
-            _CONFIG_ENV,
-            '        default_runtime_env = {**get_ppo_ray_runtime_env(config), "env_vars": {"NCCL_DEBUG": "WARN"}}\n',
-        ),
-    ),
-    _past(
         "v0.9.1: the environment is replaced in the next line",
         _FORWARD,
         (_PPO, _CONFIG_ENV, '{}        default_runtime_env = dict(env_vars={"NCCL_DEBUG": "WARN"})\n'),
-    ),
-    _past(
-        "v0.7.1: the constant is taken in place of the function",
-        _FORWARD,
-        (_PPO, _ENV, "        default_runtime_env = OmegaConf.create(PPO_RAY_RUNTIME_ENV)\n"),
-        (
-            _PPO,
-            "from verl.trainer.constants_ppo import get_ppo_ray_runtime_env\n",
-            "from verl.trainer.constants_ppo import PPO_RAY_RUNTIME_ENV\n",
-        ),
     ),
     _past(
         "v0.6.1: the logger is made without its constructor",
@@ -531,48 +441,7 @@ BYPASSING = [
             "initialize_global_process_group\n",
         ),
     ),
-    _past(
-        "v0.6.1: the recipe runs a trainer that overrides the loop",
-        "fleet.compare_processes_before_spin_training",
-        (
-            "recipe/spin/main_spin.py",
-            "        trainer = RaySPINTrainer(\n",
-            "        trainer = _trainer_of(RaySPINTrainer)(\n",
-        ),
-        (
-            "recipe/spin/main_spin.py",
-            "def run_ppo(config)",
-            "def _trainer_of(base):\n    class Trainer(base):\n        def fit_dpo(self):\n"
-            "            self._load_checkpoint()\n\n    return Trainer\n\n\n{}",
-        ),
-    ),
     # Attention.
-    _past(
-        "v0.6.1: the value head is loaded in place",
-        _HEAD,
-        (
-            _FSDP,
-            "            critic_module = load_valuehead_model(\n                local_path,\n"
-            "                torch_dtype,\n                critic_model_config,\n"
-            '                config.model.get("trust_remote_code", False),\n',
-            "            from transformers import AutoModelForTokenClassification\n\n"
-            "            critic_module = AutoModelForTokenClassification.from_pretrained(\n"
-            "                local_path,\n                config=critic_model_config,\n"
-            '                attn_implementation="flash_attention_2",\n',
-        ),
-    ),
-    _past(
-        "v0.6.1: the recipe's worker overrides what makes its model",
-        "attention.avoid_flash_attn_in_prime_reward_model",
-        (
-            "recipe/prime/main_prime.py",
-            "        role_worker_mapping[Role.RewardModel] = ray.remote(PRIMERewardModelWorker)\n",
-            "        class Worker(PRIMERewardModelWorker):\n            def init_model(self):\n"
-            "                from .prime_dp_rm import DataParallelPRIMERewardModel\n\n"
-            "                self.rm = DataParallelPRIMERewardModel(self.config)\n\n"
-            "        role_worker_mapping[Role.RewardModel] = ray.remote(Worker)\n",
-        ),
-    ),
     _past(
         "v0.7.1: Ulysses calls the kernel beneath",
         "attention.compute_packing_once_and_check_settings",
@@ -587,26 +456,6 @@ BYPASSING = [
     ),
     # Fused operations.
     _past(
-        "v0.8.0: the engine imports upstream's patches in place",
-        _EXPERTS,
-        (
-            _FSDP_ENGINE,
-            "        from .utils import apply_npu_fsdp_patches\n\n        apply_npu_fsdp_patches(self.model_config)\n",
-            "        import verl.models.transformers.npu_patch  # noqa: F401\n",
-        ),
-    ),
-    _past(
-        "v0.9.1: upstream's patches are applied one by one",
-        _EXPERT,
-        (
-            _FSDP_UTILS,
-            "        from verl.models.transformers.npu_patch import apply_npu_patches\n\n"
-            "        apply_npu_patches()\n",
-            "        from verl.models.transformers.npu_patch import NPU_PATCHES\n\n"
-            "        for patch in NPU_PATCHES.values():\n            patch()\n",
-        ),
-    ),
-    _past(
         "1dda039b: upstream's patches are applied as their module is imported",
         _EXPERT,
         (_FSDP_UTILS, "        apply_npu_patches()\n", "        NPU_PATCHER.apply()\n"),
@@ -616,22 +465,6 @@ BYPASSING = [
             "def apply_npu_patches():",
             "class _Patcher:\n    def apply(self):\n        for patch in NPU_PATCHES.values():\n"
             "            patch()\n\n\nNPU_PATCHER = _Patcher()\n\n\n{}",
-        ),
-    ),
-    _past(
-        "1dda039b: the backend is a local function",
-        _OUTPUT,
-        (
-            _MONKEY,
-            _TORCH_FORWARD,
-            "        from verl.models.transformers.dense_common import forward_with_triton_backend\n\n"
-            "        forward_with_torch_backend = _torch_forward\n",
-        ),
-        (
-            _MONKEY,
-            "def patch_forward_with_backends(\n",
-            "def _torch_forward(self, input_ids=None, **kwargs):\n"
-            "    return self.lm_head(self.model(input_ids=input_ids, **kwargs)[0])\n\n\n{}",
         ),
     ),
     _past(
@@ -651,33 +484,7 @@ BYPASSING = [
             "    return q * cos + q.flip(-1) * sin, k * cos + k.flip(-1) * sin\n\n\n{}",
         ),
     ),
-    _past(
-        "v0.6.1: upstream assigns the norm in another module",
-        "fused_ops.fuse_norm_in_qwen2_Qwen2RMSNorm",
-        (
-            _MONKEY,
-            _TRL,
-            '    if model.config.model_type == "qwen2":\n'
-            "        from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm\n\n"
-            "        Qwen2RMSNorm.forward = lambda self, x: torch.rms_norm(x, x.shape[-1:], self.weight)\n\n{}",
-        ),
-    ),
     # The fused loss.
-    _past(
-        "v0.9.1: the gradient is called by a partial of the kernels",
-        _GRADIENT,
-        (
-            _LOSS,
-            "            d_hidden, d_weight = kernels.efficient_entropy_backward(\n",
-            "            d_hidden, d_weight = kernels.BACKWARD(\n",
-        ),
-        (
-            _KERNELS,
-            "    return d_hidden, d_weight\n",
-            "{}\n\nBACKWARD = functools.partial(efficient_entropy_backward)\n",
-        ),
-        (_KERNELS, "import typing\n", "import functools\n{}"),
-    ),
     _past(
         "v0.7.1: the loss is a subclass of the function",
         _RANGES,
@@ -714,58 +521,7 @@ BYPASSING = [
             "    return hf_to_mcore_config_dense(hf_config, dtype, **kwargs)\n\n\n{}",
         ),
     ),
-    _past(
-        "1dda039b: the engine makes its mesh by a new method",
-        ("megatron.check_the_language_model_engines_overrides", "megatron.check_the_value_model_engines_overrides"),
-        (_MEGATRON_ENGINE, "        self._init_device_mesh()\n", "        self._init_mesh()\n"),
-        (
-            _MEGATRON_ENGINE,
-            "    def _init_device_mesh(self):\n",
-            "    def _init_mesh(self):\n        mpu.initialize_model_parallel()\n\n{}",
-        ),
-    ),
-    _past(
-        "v0.6.1: the engine makes its module in place",
-        _PACK,
-        (
-            _MEGATRON_ENGINE,
-            "        module = make_megatron_module(\n            wrap_config=wrap_config,\n"
-            "            tf_config=self.tf_config,\n            hf_config=self.model_config.hf_config,\n"
-            "            bridge=self.bridge,\n"
-            "            override_model_config=self.engine_config.override_mcore_model_config,\n"
-            "            override_ddp_config=self.engine_config.override_ddp_config,\n        )\n",
-            "        module = self.bridge.get_model(wrap_with_ddp=wrap_config.wrap_with_ddp)\n",
-        ),
-    ),
-    _past(
-        "v0.7.1: the rollout is built in another context",
-        "megatron.give_verl_the_original_torch_compile",
-        (_MEGATRON, "            with use_original_torch_compile():\n", "            with _torchs_compile():\n"),
-        (
-            _MEGATRON,
-            "class MegatronWorker(Worker):\n",
-            "@contextlib.contextmanager\ndef _torchs_compile():\n"
-            "    from mindspeed.patch_utils import MindSpeedPatchesManager\n\n"
-            "    MindSpeedPatchesManager.remove_patches()\n    yield\n\n\n{}",
-        ),
-        (_MEGATRON, "import datetime\n", "import contextlib\n{}"),
-    ),
     # New weights.
-    _past(
-        "v0.7.1: the worker sends by another method",
-        _CONTIGUOUS,
-        (
-            _WORKERS,
-            "            await self.checkpoint_engine.send_weights(per_tensor_param)\n",
-            "            await self.checkpoint_engine.stream(per_tensor_param)\n",
-        ),
-        (
-            _HCCL,
-            "    def finalize(self):\n",
-            "    async def stream(self, weights):\n        for _, weight in weights:\n"
-            "            self.pyhccl.broadcast(weight, src=0)\n\n{}",
-        ),
-    ),
     _past(
         "1dda039b: the manager ends workers by another method",
         _DROP,
@@ -780,18 +536,6 @@ BYPASSING = [
             _HCCL,
             "    def finalize(self):\n",
             "    def close(self):\n        self.pyhccl.destroyComm(self.pyhccl.comm)\n\n{}",
-        ),
-    ),
-    _past(
-        "1dda039b: the adapter sends by a new method",
-        (_TIMEOUT, _SOCKET),
-        (_ADAPTER, "        await sender.async_send_weights(weights)\n", "        await sender.stream(weights)\n"),
-        (
-            _BUCKETS,
-            "    async def async_send_weights(self, weights):\n",
-            "    async def stream(self, weights):\n        self.socket = self.zmq_context.socket(zmq.REQ)\n"
-            "        self.socket.bind(self.zmq_handle)\n        self.socket.send_pyobj(dict(weights))\n"
-            "        self.socket.recv()\n\n{}",
         ),
     ),
     _past(
@@ -811,48 +555,6 @@ BYPASSING = [
             "        self.model_runner.model.load_weights(weights)\n\n\n{}",
         ),
     ),
-    _past(
-        "1dda039b: the adapter names another method of the extension",
-        _ONCE,
-        (_ADAPTER, '            "update_weights_from_ipc",\n', '            "load_weights_from_ipc",\n'),
-        (
-            _EXTENSION,
-            "    def update_weights_from_ipc(self,",
-            "    def load_weights_from_ipc(self, use_shm=False, **kwargs):\n"
-            "        for model in self._iter_all_models():\n            model.load_weights(kwargs.items())\n\n{}",
-        ),
-    ),
-    _past(
-        "v0.6.1: the synchronizer imports the group's function in place",
-        _COLLECTIVE,
-        (
-            _SYNCHRONIZER,
-            "        collective.create_collective_group(\n",
-            "        from ray.util.collective.collective import create_collective_group\n\n"
-            "        create_collective_group(\n",
-        ),
-    ),
-    _past(
-        "v0.6.1: the actor's worker overrides the transfer",
-        _SYNC,
-        (
-            _ASYNC_WORKERS,
-            "class DetachActorWorker(DetachNcclSync):\n",
-            "{}    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)\n"
-            "    def sync_rollout_weights(self):\n        for tensor in self._get_actor_params().values():\n"
-            "            torch.distributed.broadcast(tensor, 0)\n\n",
-        ),
-    ),
-    _past(
-        "v0.7.0: the recipe runs a trainer that overrides the workers' start",
-        "weight_sync.make_gkd_group_over_hccl",
-        (
-            "recipe/gkd/main_gkd.py",
-            "        trainer = OnPolicyDistillTrainer(\n",
-            "        class Trainer(OnPolicyDistillTrainer):\n            def init_workers(self):\n"
-            "                self.resource_pool_manager.create_resource_pool()\n\n        trainer = Trainer(\n",
-        ),
-    ),
 ]
 
 HARMLESS = [
@@ -862,15 +564,6 @@ HARMLESS = [
         (_GROUP, _NPUS),
         (_RAY, "        pg_scheme = [[", "        schemes = [["),
         (_RAY, "enumerate(pg_scheme)", "enumerate(schemes)"),
-    ),
-    _fine(
-        "v0.6.1: a keyword of another call beside the groups",
-        (_GROUP, _NPUS),
-        (
-            _RAY,
-            "        ray.get([pg.ready() for pg in pgs])\n",
-            "        ray.get([pg.ready() for pg in pgs], timeout=None)\n",
-        ),
     ),
     _fine(
         "v0.7.1: a log line before the check",
@@ -883,25 +576,9 @@ HARMLESS = [
         (_PPO, _MAIN_CHECKS, "    validate_config(\n        config,\n"),
     ),
     _fine(
-        "v0.7.1: the variable of the environment has another name",
-        _FORWARD,
-        (_PPO, _ENV, "        defaults = get_ppo_ray_runtime_env()\n"),
-        (_PPO, _MERGED, "        runtime_env = OmegaConf.merge(defaults, runtime_env_kwargs)\n"),
-    ),
-    _fine(
         "1dda039b: one more variable in the environment",
         _FORWARD,
         (_PPO, _CONFIG_ENV, '{}        default_runtime_env["env_vars"]["VERL_RUN"] = "1"\n'),
-    ),
-    _fine(
-        "v0.9.1: the logger's variable has another name",
-        _TRACKING,
-        (_TRAINER, _LOGGER, "        logger = tracker = Tracking(\n"),
-    ),
-    _fine(
-        "v0.7.1: another entry of the registry",
-        _FLAG,
-        (_REGISTRY, _CONVERTS, '{}    "DeepseekV2ForCausalLM": hf_to_mcore_config_dense,\n'),
     ),
     _fine(
         "v0.9.1: another entry of the registry for the same converter",
@@ -924,32 +601,6 @@ HARMLESS = [
             '@hydra.main(config_path="config"',
             "def _check(config, use_reference_policy, use_critic):\n"
             "    validate_config(config, use_reference_policy, use_critic)\n\n\n{}",
-        ),
-    ),
-    _fine(
-        "v0.7.1: the logger is made in a method of the trainer",
-        _TRACKING,
-        (_SFT, "            tracking = Tracking(\n", "            tracking = self._make_tracking(\n"),
-        (
-            _SFT,
-            "    def fit(self):\n",
-            "    def _make_tracking(self, **kwargs):\n        return Tracking(**kwargs)\n\n{}",
-        ),
-    ),
-    _fine(
-        "1dda039b: the configuration is built in a method of the engine",
-        _ENGINES,
-        (_MEGATRON_ENGINE, _BUILDS, "        self._prepare_config()\n"),
-        (_MEGATRON_ENGINE, "    def _build_tf_config(self):\n", f"    def _prepare_config(self):\n{_BUILDS}\n{{}}"),
-    ),
-    _fine(
-        "v0.7.1: the server is run in a method of the server",
-        _ENDPOINTS,
-        (_SERVER, "            await self.run_server(server_args)\n", "            await self._serve(server_args)\n"),
-        (
-            _SERVER,
-            "    async def run_server(self,",
-            "    async def _serve(self, args):\n        await self.run_server(args)\n\n{}",
         ),
     ),
     _fine(
@@ -1003,15 +654,6 @@ HARMLESS = [
         ),
     ),
     _fine(
-        "v0.7.1: one more function reads the constants",
-        (_IS_NPU, _IS_CUDA),
-        (
-            _DEVICE,
-            "def get_visible_devices_keyword() -> str:\n",
-            "def has_accelerator() -> bool:\n    return is_cuda_available or is_npu_available\n\n\n{}",
-        ),
-    ),
-    _fine(
         "v0.6.1: a pool adds to the groups of the pool beneath",
         (_NPUS, _GROUP),
         (_TRAINER, "            resource_pool = RayResourcePool(\n", "            resource_pool = _LoggedPool(\n"),
@@ -1025,17 +667,6 @@ HARMLESS = [
         ),
     ),
     _fine(
-        "1dda039b: a logger adds to the constructor beneath",
-        _TRACKING,
-        (_V1, _SELF_LOGGER, "        self.logger = _Logger(\n"),
-        (
-            _V1,
-            "class PPOTrainer(",
-            "class _Logger(Tracking):\n    def __init__(self, **kwargs):\n        super().__init__(**kwargs)\n"
-            "        self.rows = []\n\n\n{}",
-        ),
-    ),
-    _fine(
         "v0.6.1: a worker overrides another method",
         _SELECT,
         (
@@ -1043,11 +674,6 @@ HARMLESS = [
             "class ActorRolloutRefWorker(Worker, DistProfilerExtension):\n",
             "{}    def get_fused_worker_by_name(self, worker_name):\n        return None\n\n",
         ),
-    ),
-    _fine(
-        "1dda039b: a method of the server is added",
-        _ENDPOINTS,
-        (_SERVER, "    async def run_server(self,", "    async def ping(self):\n        return True\n\n{}"),
     ),
     _fine(
         "v0.9.1: a new module imports targets and calls them",

@@ -26,14 +26,11 @@ _AFTERWARDS = "what a caller does with the device, or with a value that it made 
 _ANOTHER = "a lock is of one upstream: what verl does with transformers is no site, and a process shows it"
 SILENT = {
     "v0.6.1: the device is set again afterwards": _AFTERWARDS,
-    "v0.9.1: the device is set again by a method afterwards": _AFTERWARDS,
     "v0.6.1: the merged environment is overwritten": _AFTERWARDS,
-    "1dda039b: the variables are overwritten as they are returned": _AFTERWARDS,
     "v0.7.1: a decorator of the caller leaves the call out": "the caller is reached by a caller of its own",
     "v0.6.1: the agent loop calls another method of the server": "a handle of another process has no class in source",
     "v0.7.1: Ulysses calls the kernel beneath": _ANOTHER,
     "v0.7.1: upstream assigns the rotary embedding in another module": _ANOTHER,
-    "v0.6.1: upstream assigns the norm in another module": _ANOTHER,
     "1dda039b: the caller computes the loss by a function of its own": "the target is two calls below that caller",
     "v0.7.1: the runner's worker overrides the update": "the base of a class that a function makes is a parameter",
 }

@@ -1,5 +1,3 @@
-"""The progress of a training by its log, and the time that the rest takes."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""A file is replaced atomically: it has its old content or its new one."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Processes that a command starts end with all their descendants, and no others do."""
-
 from __future__ import annotations
 
 import os
@@ -8,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -127,24 +126,15 @@ WAYS = {
 }
 
 
+# A terminal sends Ctrl-C to the whole group, and `kill` another signal to the process itself.
+DAILY = (("a command", signal.SIGINT, True), ("a script", signal.SIGTERM, False))
+NIGHTLY = pytest.mark.nightly("verl_npu_workbench/processes.py", "scripts/harness")
+SIGNALS = product(WAYS, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), (False, True))
+
+
 @pytest.mark.usefixtures("heeds_ctrl_c")
-@pytest.mark.parametrize("group", [False, True], ids=["itself", "its group"])
 @pytest.mark.parametrize(
-    ("way", "number"),
-    [
-        ("a command", signal.SIGINT),
-        ("a script", signal.SIGTERM),
-        *(
-            pytest.param(
-                way,
-                number,
-                marks=pytest.mark.nightly("verl_npu_workbench/processes.py", "scripts/harness"),
-            )
-            for way in WAYS
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            if (way, number) not in (("a command", signal.SIGINT), ("a script", signal.SIGTERM))
-        ),
-    ],
+    ("way", "number", "group"), [pytest.param(*each, marks=() if each in DAILY else NIGHTLY) for each in SIGNALS]
 )
 def test_a_signal_ends_all_that_was_started(way: str, number: signal.Signals, group: bool) -> None:
     with subprocess.Popen(
@@ -208,18 +198,18 @@ def told_by(text: str, number: signal.Signals) -> tuple[int, str, str]:
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("way", SWALLOWED)
-def test_a_signal_that_python_swallows_ends_the_command(way: str, number: signal.Signals) -> None:
-    name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+@pytest.mark.parametrize(
+    ("way", "number", "name"),
+    [("an object's end", signal.SIGINT, "Ctrl-C"), ("a callback of C", signal.SIGTERM, "SIGTERM")],
+)
+def test_a_signal_that_python_swallows_ends_the_command(way: str, number: signal.Signals, name: str) -> None:
     text = f"{SWALLOWED[way]}\nfor _ in range(100):\n    time.sleep(0.1)\nprint('went on', flush=True)"
     assert told_by(text, number) == (128 + number, "", f"verl-npu: ended by {name}\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM])
-def test_a_signal_that_a_library_swallows_is_told_at_the_end(number: signal.Signals) -> None:
+def test_a_signal_that_a_library_swallows_is_told_at_the_end() -> None:
     said = "verl-npu: ended by SIGTERM\n"
-    assert told_by(FORGOTTEN, number) == (128 + number, "went on to its end\n", said)
+    assert told_by(FORGOTTEN, signal.SIGTERM) == (128 + signal.SIGTERM, "went on to its end\n", said)
 
 
 def test_another_signal_is_raised_after_one_that_a_library_swallowed() -> None:

@@ -1,5 +1,3 @@
-"""Progress has lines of its own in a pipe, one line on a terminal that is rewritten, and none without a reader."""
-
 from __future__ import annotations
 
 import io

@@ -1,5 +1,3 @@
-"""`verl-npu compare` on logs in files, broken ones among them."""
-
 from __future__ import annotations
 
 import json
@@ -63,15 +61,6 @@ def test_logs_with_gaps_and_restarts_are_compared_at_common_steps_by_their_last_
     assert found(json.loads(output)) == {("parity", "reward"): pytest.approx(20 / 3)}
 
 
-def test_a_whole_log_has_a_figure_for_each_criterion(run: Run, write: Write) -> None:
-    log = str(write(text(rows(range(1, 21), 1))))
-    report = json.loads(run("compare", log, log, "--json")[1])
-    figures = found(report)
-    assert figures.pop(("parity", "throughput")) == 1.0
-    of_regression = {("regression", name) for name in ("memory", "throughput", "step time", "reward", "rollout drift")}
-    assert figures == dict.fromkeys({("parity", "reward"), *of_regression}, 0.0)
-
-
 def test_damaged_logs_lose_what_is_damaged_and_no_more(run: Run, write: Write) -> None:
     a, b = rows(range(1, 16), 1), rows(range(1, 16), 2)
     damaged = text(a).replace("perf/throughput:", "perf/throughput:x", 1)
@@ -114,12 +103,11 @@ def test_logs_that_share_nothing_are_status_2(run: Run, write: Write) -> None:
     assert output.splitlines()[-1] == "not shown: by the standard parity, 0 of 2 criteria shown."
 
 
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_what_a_reader_must_know_is_said(run: Run, write: Write, columns: int) -> None:
+def test_what_a_reader_must_know_is_said(run: Run, write: Write) -> None:
     a = rows([1, 2, 3, 2, 4, 7], 1)
     simulated = "verl-npu: 0.1.0: SIMULATED: virtual NPUs\n"
     logs = str(write(simulated + text(a), "a.log")), str(write(text(rows(range(1, 16), 1)), "b.log"))
-    _, output = run("compare", *logs, columns=columns)
+    _, output = run("compare", *logs, columns=40)
     said = " ".join(output.split())
     assert "the log goes back from step 3 to step 2" in said
     assert "the log has no line for step 5 to 6" in said
@@ -129,11 +117,10 @@ def test_what_a_reader_must_know_is_said(run: Run, write: Write, columns: int) -
 EXTREMES = [0.0, 1e308, -1e308, 1.7e308, 5e-324, math.inf, -math.inf, math.nan, 0.5]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_number_is_an_error(run: Run, write: Write, tmp_path: Path, seed: int) -> None:
+def test_no_number_is_an_error(run: Run, write: Write, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("plotext")
-    drawn = random.Random(seed)
+    drawn = random.Random(0)
     logs = []
     for name in ("a.log", "b.log"):
         made = [

@@ -1,5 +1,3 @@
-"""`doctor` as a command, on the machine that runs the tests and with a made-up answer."""
-
 from __future__ import annotations
 
 import importlib
@@ -9,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from verl_npu_workbench.pins import PINS
 
 from verl_npu.findings import Finding, Severity, error, ok, skipped, warning
 
@@ -32,6 +29,7 @@ FINDINGS = [
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """Return the findings that the doctor reports instead of its own; a test may change them."""
     findings = [*FINDINGS]
+    monkeypatch.setattr(module, "_judged", lambda: None)
     monkeypatch.setattr(module, "examine", lambda site, level, only: findings)
     return findings
 
@@ -45,9 +43,8 @@ def test_this_machine_is_examined(run: Run) -> None:
     assert status == (1 if "error" in verdicts else 0)
 
 
-@pytest.mark.parametrize("pin", PINS)
-def test_any_pin_can_be_named(run: Run, pin: str) -> None:
-    _, output = run("doctor", "--json", "--pin", pin, "--only", "python,verl")
+def test_a_pin_can_be_named(run: Run) -> None:
+    _, output = run("doctor", "--json", "--pin", "v0.7.1", "--only", "python,verl")
     assert [each["name"] for each in json.loads(output)] == ["python", "verl"]
 
 

@@ -1,5 +1,3 @@
-"""`verl-npu kernels`: its output and its exit status."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`verl-npu launch`: its plans, and the mistakes that it refuses before it starts anything."""
-
 from __future__ import annotations
 
 import socket

@@ -1,5 +1,3 @@
-"""`verl-npu lint --overrides`: the overrides that exist, and whether overrides would do what they say."""
-
 from __future__ import annotations
 
 import json

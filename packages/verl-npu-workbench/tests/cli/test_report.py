@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -15,6 +16,12 @@ from .conftest import Run
 
 OOM = "RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 3; 60.96 GiB total capacity)"
 STARTED = "verl-npu: 0.1.0: verl v0.6.1; device applied, attention native, fleet pending"
+
+
+@pytest.fixture(autouse=True)
+def unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the judgement of the installed verl, which takes a second each time."""
+    monkeypatch.setattr(importlib.import_module("verl_npu_workbench.cli.doctor"), "_judged", lambda: None)
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""`verl-npu env`: the variables, and the installation of a pin."""
-
 from __future__ import annotations
 
 import json
@@ -78,14 +76,6 @@ def test_a_file_of_the_users_is_not_written_over(run: Run, tmp_path: Path) -> No
     assert status == 2
     assert "found the files install.sh exist in it, with different content" in " ".join(printed.split())
     assert (tmp_path / "install.sh").read_text() == "mine"
-
-
-def test_the_json_holds_steps_and_files(run: Run) -> None:
-    _, printed = run("setup", "--pin", "v0.6.1", "--json")
-    content = json.loads(printed)
-    assert (content["pin"], content["arch"], content["npu"], content["python"]) == ("v0.6.1", "arm", "a2", "3.10")
-    assert content["steps"][0]["commands"][0] == "npu-smi info"
-    assert "constraints.txt" in content["files"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(run: Run, tmp_path: Path) -> None:

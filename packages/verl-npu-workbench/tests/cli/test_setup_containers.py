@@ -1,5 +1,3 @@
-"""`verl-npu setup`: a line for docker, or a manifest for Kubernetes."""
-
 from __future__ import annotations
 
 import pytest
@@ -10,14 +8,10 @@ from .conftest import Run
 
 
 @pytest.mark.parametrize("pin", [pin for pin in PINS if PINS[pin].images])
-@pytest.mark.parametrize(("server", "npus"), [("a2", 8), ("a3", 16)])
-def test_the_line_for_docker_has_all_npus_of_a_machine(run: Run, pin: str, server: str, npus: int) -> None:
-    status, printed = run("setup", "--pin", pin, "--server", server, "--format", "docker-run")
-    assert status == 0
-    assert printed.startswith("docker run ")
-    assert f"/dev/davinci{npus - 1} " in printed
-    assert f"/dev/davinci{npus}" not in printed
-    assert f" verl-npu:{pin}-{server} bash" in printed
+def test_the_line_for_docker_has_the_image_of_the_pin(run: Run, pin: str) -> None:
+    status, printed = run("setup", "--pin", pin, "--server", "a3", "--format", "docker-run")
+    assert (status, printed.startswith("docker run ")) == (0, True)
+    assert f" verl-npu:{pin}-a3 bash" in printed
 
 
 def test_the_manifest_is_yaml_below_what_it_needs(run: Run) -> None:
@@ -36,15 +30,11 @@ def test_the_manifest_is_yaml_below_what_it_needs(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--pin", "v0.9.1", "--npus", "16", "--format", "docker-run"], "use --server a2-box16, which has enough"),
-        (["--pin", "796871d7", "--format", "docker-run"], "give an image of your own with --image"),
         (["--pin", "796871d7", "--format", "docker-run"], "--for image"),
         (["--pin", "v0.9.1", "--format", "rayjob", "--mount", "/x", "--", "x"], "--claim NAME:/PATH"),
-        (["--pin", "v0.9.1", "--format", "docker-run", "--mount", "x"], "absolute path"),
         (["--pin", "v0.9.1", "--format", "rayjob"], "the job's command is missing"),
         (["--pin", "v0.9.1", "--format", "docker-run", "--nodes", "2"], "use --format rayjob"),
         (["--pin", "v0.9.1", "--format", "docker-run", "--", "bash", "run.sh"], "use --format rayjob"),
-        (["--pin", "v0.9.1", "--format", "rayjob", "--claim", "data", "--", "x"], "NAME:/PATH"),
         (["--pin", "796871d7", "--for", "image", "--format", "rayjob", "--", "x"], "--image REGISTRY/ascendhub/"),
     ],
 )
@@ -54,20 +44,6 @@ def test_what_cannot_be_had_is_one_line(run: Run, arguments: list[str], said: st
     assert printed.startswith("verl-npu: ")
     assert len(printed.splitlines()) == 1
     assert said in printed
-
-
-def test_the_published_image_of_a_pin_is_taken_by_its_name(run: Run) -> None:
-    arguments = ("setup", "--pin", "796871d7", "--for", "image", "--arch", "x86", "--format", "docker-run")
-    status, printed = run(*arguments, "--mount", "/models")
-    assert status == 0
-    assert "-v /home:/home -v /data:/data -v /models:/models" in printed
-    assert printed.endswith('/ascendhub/verl_pt27_25rc3:ax-x86" bash\n')
-
-
-def test_a_pin_that_is_unknown_is_named_beside_those_that_are(run: Run) -> None:
-    status, printed = run("setup", "--pin", "v1", "--format", "docker-run")
-    assert status == 2
-    assert "'v1' is not one of '796871d7'" in " ".join(printed.split())
 
 
 def test_without_yaml_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

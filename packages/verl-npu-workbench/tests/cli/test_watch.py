@@ -1,5 +1,3 @@
-"""`verl-npu watch`: once, in a pipe while the log grows, and on a terminal of any width."""
-
 from __future__ import annotations
 
 import fcntl
@@ -50,7 +48,7 @@ def text(steps: dict[int, dict[str, float]]) -> str:
 # Once.
 
 
-@pytest.mark.parametrize("columns", [20, 40, 60, 80, 130, 250])
+@pytest.mark.parametrize("columns", [20, 80, 250])
 def test_once_fits_the_terminal(run: Run, write: Write, columns: int) -> None:
     pytest.importorskip("plotext")
     status, output = run("watch", "--once", str(write(ODD)), columns=columns)
@@ -97,9 +95,8 @@ def test_an_asynchronous_training_is_told_which_side_waits(run: Run, write: Writ
     assert "versions behind 1.5" in said
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_once_a_log_that_is_not_there_is_one_line(run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
-    status, output = run("watch", "--once", *options, str(tmp_path / "none.log"))
+def test_once_a_log_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    status, output = run("watch", "--once", str(tmp_path / "none.log"))
     assert (status, len(output.splitlines())) == (2, 1)
     assert "found no such file" in output
 
@@ -185,14 +182,6 @@ def test_a_pipe_gets_json_if_asked(start: Start, write: Write) -> None:
     assert process.wait(20) == 130
 
 
-def test_a_binary_is_one_line(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"\0" * 100)
-    process = start(str(tmp_path / "binary"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, len(without_progress(err))) == (2, "", 1)
-    assert "a binary file" in err
-
-
 def seen(descriptor: int, until: str, seconds: float = 20.0) -> str:
     """Return the output of a terminal up to a text."""
     got = b""
@@ -208,7 +197,7 @@ def seen(descriptor: int, until: str, seconds: float = 20.0) -> str:
     return got.decode(errors="replace")
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(120, 50), (80, 24), (30, 10)])
+@pytest.mark.parametrize(("columns", "rows"), [(120, 50), (30, 10)])
 def test_a_terminal_shows_the_state_until_ctrl_c(start: Start, write: Write, columns: int, rows: int) -> None:
     pytest.importorskip("plotext")
     log = write(STEPS)
@@ -272,7 +261,7 @@ def test_a_clock_that_is_set_ends_no_training(write: Write, monkeypatch: pytest.
     assert not [state for state in islice(states, 10) if state and state.ending and state.ending.over]
 
 
-@pytest.mark.parametrize("options", [(), ("--once",), ("--json",)])
+@pytest.mark.parametrize("options", [("--once",), ("--json",)])
 def test_what_is_piped_to_it_is_followed_to_its_end(start: Start, options: tuple[str, ...]) -> None:
     process = start(*options, "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     output, _unused = process.communicate(HEAD + text(STEPS), timeout=60)

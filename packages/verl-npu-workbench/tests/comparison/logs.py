@@ -1,5 +1,3 @@
-"""Logs in memory, for the code that judges them."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

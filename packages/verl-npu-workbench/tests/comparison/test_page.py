@@ -1,5 +1,3 @@
-"""The page and the picture are complete, self-contained, and true to the comparison."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""The diagnosis reads the report of ascend-fd beside a job's logs."""
-
 from __future__ import annotations
 
 import json

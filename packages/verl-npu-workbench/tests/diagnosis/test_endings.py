@@ -1,5 +1,3 @@
-"""How logs end: an error is never taken for a healthy end, and a healthy end never for an error."""
-
 from __future__ import annotations
 
 import pytest

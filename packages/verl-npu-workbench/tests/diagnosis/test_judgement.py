@@ -1,5 +1,3 @@
-"""The diagnosis finds the cause and not its echo, in logs of several processes, in any order."""
-
 from __future__ import annotations
 
 import os

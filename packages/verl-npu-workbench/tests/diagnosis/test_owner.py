@@ -1,5 +1,3 @@
-"""The owner of the code in which an error was raised."""
-
 from __future__ import annotations
 
 import pytest

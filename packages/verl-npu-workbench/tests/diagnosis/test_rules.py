@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 
 import pytest
-from verl_npu_workbench.diagnosis.judgement import Conclusion, judge
+from verl_npu_workbench.diagnosis.judgement import Conclusion, Diagnosis, judge
 from verl_npu_workbench.diagnosis.rules import BY_CODE, KNOWN, RULES, LogRule, Precision
 
 from verl_npu.features.linear_attention import COST
@@ -27,9 +28,14 @@ VERDICTS = {
 }
 
 
+@functools.cache
+def judged(text: str) -> Diagnosis:
+    return judge(text.splitlines())
+
+
 def told(text: str, rules: tuple[LogRule, ...] = RULES) -> Finding | None:
     """Return a rule's finding on the error, or else the guess from the kind of error."""
-    root = judge(text.splitlines(), rules=rules).root
+    root = (judged(text) if rules is RULES else judge(text.splitlines(), rules=rules)).root
     return None if root is None else root.finding or root.guess
 
 
@@ -41,7 +47,7 @@ def name_of(text: str, rules: tuple[LogRule, ...] = RULES) -> str:
 @quoted
 def test_a_quoted_error_is_named(one: Quoted) -> None:
     assert name_of(one.text) == one.rule
-    verdict = judge(one.text.splitlines()).verdict
+    verdict = judged(one.text).verdict
     assert verdict in {VERDICTS[rule.precision] for rule in RULES if rule.code == one.rule}
 
 
@@ -52,7 +58,7 @@ def test_without_its_rule_a_quoted_error_has_another_name_or_none(one: Quoted) -
 
 @quoted
 def test_the_process_in_which_it_began_is_named_where_the_text_says_so(one: Quoted) -> None:
-    root = judge(one.text.splitlines()).root
+    root = judged(one.text).root
     assert root is not None
     if one.pid:
         assert root.event.process.pid == one.pid
@@ -63,7 +69,7 @@ def test_every_rule_has_a_quote_but_those_that_end_no_job() -> None:
 
 
 def test_every_rule_that_is_certain_has_a_quote_for_which_it_is() -> None:
-    certain = {one.rule for one in QUOTED if judge(one.text.splitlines()).verdict is Conclusion.CAUSE}
+    certain = {one.rule for one in QUOTED if judged(one.text).verdict is Conclusion.CAUSE}
     assert {rule.code for rule in RULES if rule.precision in (Precision.OWN, Precision.EXACT)} - certain == set()
 
 

@@ -1,5 +1,3 @@
-"""Help for an error that no rule knows."""
-
 from __future__ import annotations
 
 from verl_npu_workbench.diagnosis.event import Event

@@ -1,5 +1,3 @@
-"""Made-up environments, and the compiled libraries that they need."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,5 +1,3 @@
-"""The doctor reads shared libraries as binutils do, and finds what compiled files lack."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""The reports of several nodes, side by side."""
-
 from __future__ import annotations
 
 import json

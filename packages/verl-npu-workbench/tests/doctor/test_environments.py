@@ -1,5 +1,3 @@
-"""The doctor in made-up environments: no alarm in a right one, and in a wrong one the verdict and the fix."""
-
 from __future__ import annotations
 
 import base64
@@ -183,9 +181,21 @@ def _field(name: str, value: object) -> Callable[[Box], object]:
     return lambda box: setattr(box, name, value)
 
 
+def _variable(name: str, text: str, severity: Severity, found: str, fix: str = "", pin: str = "v0.7.1") -> Case:
+    return Case(f"{name}={text}", pin, _set(name, text), {name: severity}, found, fix or f"unset {name}")
+
+
+def _package(
+    pin: str, name: str, version: str, alarms: Severity | dict[str, Severity], fix: str, found: str = ""
+) -> Case:
+    """Return a case with another version of a package, or without it."""
+    change = _install(name, version) if version else _uninstall(name)
+    said = alarms if isinstance(alarms, dict) else {name: alarms}
+    return Case(f"{name} {version or 'missing'} at {pin}", pin, change, said, found or version or "not installed", fix)
+
+
 NO_MODULE = "dcmi module initialize failed. ret is -8005\n"
 CASES = (
-    # The faults that users hit most.
     Case(
         "the wheel of torch_npu without CANN",
         "v0.7.1",
@@ -203,14 +213,6 @@ CASES = (
         "pip install transformers==4.52.4",
     ),
     Case(
-        "transformers 4.55, which verl-npu makes work",
-        "796871d7",
-        _install("transformers", "4.55.4"),
-        {"transformers": WARNING},
-        "4.55.4",
-        "pip install transformers==4.52.4",
-    ),
-    Case(
         "transformers 4.55 without the feature attention",
         "796871d7",
         _all(_install("transformers", "4.55.4"), _set("VERL_NPU_DISABLE", "fleet, attention")),
@@ -218,23 +220,6 @@ CASES = (
         "4.55.4",
         "pip install transformers==4.52.4",
     ),
-    Case(
-        "transformers 4.54, which has no code for NPUs",
-        "ccd7d934",
-        _install("transformers", "4.54.1"),
-        {"transformers": ERROR},
-        "4.54.1",
-        "pip install transformers==4.57.6",
-    ),
-    Case(
-        "transformers below what verl asks at its import",
-        "v0.6.1",
-        _install("transformers", "4.51.3"),
-        {"transformers": ERROR},
-        "4.51.3",
-        "pip install transformers==4.52.4",
-    ),
-    # CANN, nnal, the driver.
     Case(
         "a shell that has not sourced set_env.sh",
         "ccd7d934",
@@ -316,7 +301,6 @@ CASES = (
         "export LD_LIBRARY_PATH=",
     ),
     Case("an old driver", "v0.8.0", _driver("24.1.rc3"), {"driver": WARNING}, "24.1.rc3", "26.0.rc1 or later"),
-    # The NPUs.
     Case(
         "no NPU in the container",
         "v0.7.1",
@@ -383,64 +367,6 @@ CASES = (
         "310P3",
         "A2 or A3",
     ),
-    # torch and torch_npu.
-    Case(
-        "torch_npu of another PyTorch",
-        "v0.7.1",
-        _install("torch_npu", "2.7.1"),
-        {"torch-pair": ERROR, "torch_npu": WARNING},
-        "torch 2.8.0 with torch_npu 2.7.1",
-        "pip install torch==2.7.1 torch_npu==2.7.1",
-    ),
-    Case(
-        "torch that vLLM has replaced",
-        "v0.8.0",
-        _install("torch", "2.10.0+cu128"),
-        {"torch-pair": ERROR, "torch": WARNING},
-        "torch 2.10.0+cu128",
-        "pip install torch==2.9.0 torch_npu==2.9.0.post2",
-    ),
-    Case(
-        "another patch release of torch",
-        "ccd7d934",
-        _install("torch", "2.7.0"),
-        {"torch-pair": WARNING, "torch": WARNING},
-        "torch 2.7.0",
-        "pip install torch==2.7.1",
-    ),
-    Case(
-        "no torch_npu",
-        "v0.7.1",
-        _uninstall("torch_npu"),
-        {"torch_npu": ERROR},
-        "not installed",
-        "pip install torch_npu==2.8.0",
-    ),
-    # vLLM, vllm-ascend, SGLang.
-    Case(
-        "vllm of another number",
-        "v0.7.1",
-        _install("vllm", "0.11.0+empty"),
-        {"engine-pair": WARNING, "vllm": WARNING},
-        "vllm 0.11.0+empty with vllm-ascend 0.13",
-        "checkout v0.13.0 && VLLM_TARGET_DEVICE=empty pip install -e vllm",
-    ),
-    Case(
-        "vllm-ascend without vllm",
-        "v0.6.1",
-        _uninstall("vllm"),
-        {"engine-pair": ERROR},
-        "without vllm",
-        "checkout v0.9.1 && VLLM_TARGET_DEVICE=empty pip install -e vllm",
-    ),
-    Case(
-        "vllm without vllm-ascend",
-        "v0.6.1",
-        _uninstall("vllm-ascend"),
-        {"engine-pair": WARNING},
-        "without vllm-ascend",
-        "checkout v0.9.1 && pip install -e vllm-ascend",
-    ),
     Case(
         "no rollout engine",
         "v0.6.1",
@@ -449,15 +375,6 @@ CASES = (
         "no rollout engine",
         "VLLM_TARGET_DEVICE=empty pip install -e vllm && git clone",
     ),
-    # Other packages.
-    Case(
-        "a tensordict that loses batches",
-        "v0.6.1",
-        _install("tensordict", "0.9.0"),
-        {"tensordict": WARNING},
-        "0.9.0",
-        "pip install 'tensordict>=0.8.0,<=0.10.0,!=0.9.0'",
-    ),
     Case(
         "a tensordict that the documents do not name for ARM",
         "796871d7",
@@ -465,34 +382,6 @@ CASES = (
         {"tensordict": WARNING},
         "0.9.1",
         "pip install tensordict==0.8.3",
-    ),
-    Case("numpy 2", "v0.7.1", _install("numpy", "2.2.6"), {"numpy": WARNING}, "2.2.6", "pip install 'numpy<2.0.0'"),
-    Case("no einops", "v0.7.0", _uninstall("einops"), {"einops": WARNING}, "not installed", "pip install einops"),
-    Case("another Ray", "v0.6.1", _install("ray", "2.54.0"), {"ray": WARNING}, "2.54.0", "pip install ray==2.46.0"),
-    Case("no Ray", "v0.7.1", _uninstall("ray"), {"ray": ERROR}, "not installed", "pip install 'ray>=2.41.0'"),
-    Case(
-        "no TransferQueue",
-        "v0.9.1",
-        _uninstall("TransferQueue"),
-        {"TransferQueue": WARNING},
-        "not installed",
-        "pip install TransferQueue==0.1.8",
-    ),
-    Case(
-        "flash_attn",
-        "v0.7.1",
-        _install("flash-attn", "2.8.3"),
-        {"flash-attn": WARNING},
-        "2.8.3",
-        "uninstall -y flash-attn",
-    ),
-    Case(
-        "liger-kernel",
-        "v0.6.1",
-        _install("liger-kernel", "0.6.4"),
-        {"liger-kernel": WARNING},
-        "0.6.4",
-        "uninstall -y liger-kernel",
     ),
     Case(
         "triton over triton-ascend",
@@ -511,62 +400,12 @@ CASES = (
         "pip uninstall -y triton triton-ascend && pip install triton-ascend==3.2.1",
     ),
     Case(
-        "triton-ascend of another CANN",
-        "v0.7.1",
-        _install("triton-ascend", "3.2.1"),
-        {"triton-ascend": WARNING, "triton-cann": WARNING},
-        "3.2.1",
-        "pip install triton-ascend==3.2.0",
-    ),
-    Case(
-        "triton with triton-ascend",
-        "ccd7d934",
-        _install("triton", "3.3.1"),
-        {"triton": WARNING},
-        "3.3.1 together with triton-ascend 3.2.0rc4",
-        "pip uninstall -y triton triton-ascend && pip install triton-ascend==3.2.0rc4",
-    ),
-    # Megatron.
-    Case(
         "a MindSpeed of another commit",
         "v0.7.0",
         _mindspeed_checkout("1cdd0abd75e40936ad31721c092f57c695dd72c4"),
         {"mindspeed": WARNING},
         "0.12.1 at 1cdd0abd",
         "checkout f2b0977e",
-    ),
-    Case(
-        "MindSpeed and Megatron of two numbers",
-        "v0.9.0",
-        _install("mindspeed", "0.12.1"),
-        {"megatron-pair": WARNING, "mindspeed": WARNING},
-        "megatron-core 0.16.0 with MindSpeed 0.12.1",
-        "git -C Megatron-LM checkout core_v0.12.1",
-    ),
-    Case(
-        "MindSpeed without Megatron",
-        "v0.6.1",
-        _uninstall("megatron-core"),
-        {"megatron-pair": WARNING},
-        "without Megatron",
-        "PYTHONPATH",
-    ),
-    Case(
-        "Megatron without MindSpeed",
-        "v0.6.1",
-        _uninstall("mindspeed"),
-        {"megatron-pair": WARNING},
-        "without MindSpeed",
-        "pip install -e MindSpeed",
-    ),
-    # Variables.
-    Case(
-        "vllm-ascend's weight format",
-        "v0.7.1",
-        _set("VLLM_ASCEND_ENABLE_NZ", "1"),
-        {"VLLM_ASCEND_ENABLE_NZ": ERROR},
-        "'1'",
-        "export VLLM_ASCEND_ENABLE_NZ=0",
     ),
     Case(
         "the same where no vllm-ascend is: the job ends all the same",
@@ -577,118 +416,6 @@ CASES = (
         "export VLLM_ASCEND_ENABLE_NZ=0",
     ),
     Case(
-        "an allocator with which vllm-ascend cannot sleep",
-        "v0.7.1",
-        _set("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True"),
-        {"PYTORCH_NPU_ALLOC_CONF": WARNING},
-        "cannot sleep",
-        "unset PYTORCH_NPU_ALLOC_CONF",
-    ),
-    Case(
-        "an NPU that is not there",
-        "v0.7.1",
-        _set("ASCEND_RT_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7,8"),
-        {"ASCEND_RT_VISIBLE_DEVICES": ERROR},
-        "8, but there are 8 NPUs here",
-        "unset ASCEND_RT_VISIBLE_DEVICES",
-    ),
-    Case(
-        "visible NPUs that are no numbers",
-        "v0.7.1",
-        _set("ASCEND_RT_VISIBLE_DEVICES", "0-7"),
-        {"ASCEND_RT_VISIBLE_DEVICES": ERROR},
-        "not numbers",
-        "unset ASCEND_RT_VISIBLE_DEVICES",
-    ),
-    Case(
-        "a task queue of no known level",
-        "v0.8.0",
-        _set("TASK_QUEUE_ENABLE", "3"),
-        {"TASK_QUEUE_ENABLE": WARNING},
-        "'3'",
-        "unset TASK_QUEUE_ENABLE",
-    ),
-    Case(
-        "operators that are waited for",
-        "v0.8.0",
-        _set("ASCEND_LAUNCH_BLOCKING", "1"),
-        {"ASCEND_LAUNCH_BLOCKING": WARNING},
-        "'1'",
-        "unset ASCEND_LAUNCH_BLOCKING",
-    ),
-    Case(
-        "vLLM's engine of before",
-        "v0.7.1",
-        _set("VLLM_USE_V1", "0"),
-        {"VLLM_USE_V1": ERROR},
-        "V0 engine, which vLLM 0.11 and newer does not have",
-        "unset VLLM_USE_V1",
-    ),
-    Case(
-        "the attention of the quickstarts",
-        "v0.7.0",
-        _set("VLLM_ATTENTION_BACKEND", "XFORMERS"),
-        {"VLLM_ATTENTION_BACKEND": WARNING},
-        "an attention that vllm-ascend does not have",
-        "unset VLLM_ATTENTION_BACKEND",
-    ),
-    Case(
-        "an interface that is not there",
-        "v0.7.1",
-        _set("HCCL_SOCKET_IFNAME", "enp67s0f5"),
-        {"HCCL_SOCKET_IFNAME": WARNING},
-        "no such interface; this host has eth0, lo",
-        "unset HCCL_SOCKET_IFNAME",
-    ),
-    Case(
-        "an interface that gloo cannot find",
-        "v0.7.1",
-        _set("GLOO_SOCKET_IFNAME", "ens1"),
-        {"GLOO_SOCKET_IFNAME": ERROR},
-        "no such interface",
-        "unset GLOO_SOCKET_IFNAME",
-    ),
-    Case(
-        "a timeout that is no number",
-        "v0.7.1",
-        _set("HCCL_CONNECT_TIMEOUT", "1h"),
-        {"HCCL_CONNECT_TIMEOUT": WARNING},
-        "not a number",
-        "export HCCL_CONNECT_TIMEOUT=1500",
-    ),
-    Case(
-        "a timeout beyond what HCCL reads",
-        "v0.7.1",
-        _set("HCCL_EXEC_TIMEOUT", "1E100"),
-        {"HCCL_EXEC_TIMEOUT": WARNING},
-        "out of range",
-        "export HCCL_EXEC_TIMEOUT=3600",
-    ),
-    Case(
-        "ports that are no range",
-        "v0.7.1",
-        _set("HCCL_HOST_SOCKET_PORT_RANGE", "60050-60000"),
-        {"HCCL_HOST_SOCKET_PORT_RANGE": WARNING},
-        "not a range of ports",
-        "unset HCCL_HOST_SOCKET_PORT_RANGE",
-    ),
-    Case(
-        "a sparse mode that transformers refuses",
-        "v0.7.1",
-        _set("NPU_FA2_SPARSE_MODE", "1"),
-        {"NPU_FA2_SPARSE_MODE": ERROR},
-        "'1'",
-        "unset NPU_FA2_SPARSE_MODE",
-    ),
-    Case(
-        "OpenMP that pins every process",
-        "v0.7.1",
-        _set("OMP_PROC_BIND", "TRUE"),
-        {"OMP_PROC_BIND": WARNING},
-        "a request to pin each process",
-        "export OMP_PROC_BIND=false",
-    ),
-    Case(
         "CPUs that torch_npu binds before vllm-ascend does",
         "v0.9.1",
         _all(_on_arm, _set("CPU_AFFINITY_CONF", "1")),
@@ -696,23 +423,6 @@ CASES = (
         "a second binding",
         "unset CPU_AFFINITY_CONF",
     ),
-    Case(
-        "a library to preload that is not there",
-        "v0.7.1",
-        _set("LD_PRELOAD", "/usr/local/lib/libjemalloc.so.2.not-here"),
-        {"LD_PRELOAD": WARNING},
-        "no such file",
-        "unset LD_PRELOAD",
-    ),
-    Case(
-        "a variable of ours with a wrong value",
-        "v0.7.1",
-        _set("VERL_NPU_STRICT", "perhaps"),
-        {"VERL_NPU_STRICT": ERROR},
-        "perhaps",
-        "unset VERL_NPU_STRICT",
-    ),
-    # The machine, the ways in, check.
     Case(
         "a port of HCCL that is taken",
         "v0.7.1",
@@ -747,20 +457,124 @@ CASES = (
         "unset TORCH_DEVICE_BACKEND_AUTOLOAD",
     ),
     Case(
-        "verl-npu without its entry point",
-        "v0.7.1",
-        _install("verl-npu", "0.1.0"),
-        {"ways-in": ERROR},
-        "no entry point",
-        "pip install --force-reinstall --no-deps CHECKOUT_OR_WHEEL_OF_VERL_NPU",
-    ),
-    Case(
         "a verl that the patches do not fit",
         "v0.7.1",
         _field("judged", Judged("v0.7.1", False, ("fleet (drifted)",))),
         {"patches": ERROR},
         "fleet (drifted)",
         "verl-npu check --diff",
+    ),
+    _variable("VLLM_ASCEND_ENABLE_NZ", "1", ERROR, "'1'", fix="export VLLM_ASCEND_ENABLE_NZ=0"),
+    _variable("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", WARNING, "cannot sleep"),
+    _variable("ASCEND_RT_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7,8", ERROR, "8, but there are 8 NPUs here"),
+    _variable("ASCEND_RT_VISIBLE_DEVICES", "0-7", ERROR, "not numbers"),
+    _variable("TASK_QUEUE_ENABLE", "3", WARNING, "'3'", pin="v0.8.0"),
+    _variable("ASCEND_LAUNCH_BLOCKING", "1", WARNING, "'1'", pin="v0.8.0"),
+    _variable("VLLM_USE_V1", "0", ERROR, "V0 engine, which vLLM 0.11 and newer does not have"),
+    _variable(
+        "VLLM_ATTENTION_BACKEND", "XFORMERS", WARNING, "an attention that vllm-ascend does not have", pin="v0.7.0"
+    ),
+    _variable("HCCL_SOCKET_IFNAME", "enp67s0f5", WARNING, "no such interface; this host has eth0, lo"),
+    _variable("GLOO_SOCKET_IFNAME", "ens1", ERROR, "no such interface"),
+    _variable("HCCL_CONNECT_TIMEOUT", "1h", WARNING, "not a number", fix="export HCCL_CONNECT_TIMEOUT=1500"),
+    _variable("HCCL_EXEC_TIMEOUT", "1E100", WARNING, "out of range", fix="export HCCL_EXEC_TIMEOUT=3600"),
+    _variable("HCCL_HOST_SOCKET_PORT_RANGE", "60050-60000", WARNING, "not a range of ports"),
+    _variable("NPU_FA2_SPARSE_MODE", "1", ERROR, "'1'"),
+    _variable("OMP_PROC_BIND", "TRUE", WARNING, "a request to pin each process", fix="export OMP_PROC_BIND=false"),
+    _variable("LD_PRELOAD", "/usr/local/lib/libjemalloc.so.2.not-here", WARNING, "no such file"),
+    _variable("VERL_NPU_STRICT", "perhaps", ERROR, "perhaps"),
+    _package("796871d7", "transformers", "4.55.4", WARNING, "pip install transformers==4.52.4"),
+    _package("ccd7d934", "transformers", "4.54.1", ERROR, "pip install transformers==4.57.6"),
+    _package("v0.6.1", "transformers", "4.51.3", ERROR, "pip install transformers==4.52.4"),
+    _package(
+        "v0.7.1",
+        "torch_npu",
+        "2.7.1",
+        {"torch-pair": ERROR, "torch_npu": WARNING},
+        "pip install torch==2.7.1 torch_npu==2.7.1",
+        "torch 2.8.0 with torch_npu 2.7.1",
+    ),
+    _package(
+        "v0.8.0",
+        "torch",
+        "2.10.0+cu128",
+        {"torch-pair": ERROR, "torch": WARNING},
+        "pip install torch==2.9.0 torch_npu==2.9.0.post2",
+        "torch 2.10.0+cu128",
+    ),
+    _package(
+        "ccd7d934",
+        "torch",
+        "2.7.0",
+        {"torch-pair": WARNING, "torch": WARNING},
+        "pip install torch==2.7.1",
+        "torch 2.7.0",
+    ),
+    _package("v0.7.1", "torch_npu", "", ERROR, "pip install torch_npu==2.8.0"),
+    _package(
+        "v0.7.1",
+        "vllm",
+        "0.11.0+empty",
+        {"engine-pair": WARNING, "vllm": WARNING},
+        "checkout v0.13.0 && VLLM_TARGET_DEVICE=empty pip install -e vllm",
+        "vllm 0.11.0+empty with vllm-ascend 0.13",
+    ),
+    _package(
+        "v0.6.1",
+        "vllm",
+        "",
+        {"engine-pair": ERROR},
+        "checkout v0.9.1 && VLLM_TARGET_DEVICE=empty pip install -e vllm",
+        "without vllm",
+    ),
+    _package(
+        "v0.6.1",
+        "vllm-ascend",
+        "",
+        {"engine-pair": WARNING},
+        "checkout v0.9.1 && pip install -e vllm-ascend",
+        "without vllm-ascend",
+    ),
+    _package("v0.6.1", "tensordict", "0.9.0", WARNING, "pip install 'tensordict>=0.8.0,<=0.10.0,!=0.9.0'"),
+    _package("v0.7.1", "numpy", "2.2.6", WARNING, "pip install 'numpy<2.0.0'"),
+    _package("v0.7.0", "einops", "", WARNING, "pip install einops"),
+    _package("v0.6.1", "ray", "2.54.0", WARNING, "pip install ray==2.46.0"),
+    _package("v0.7.1", "ray", "", ERROR, "pip install 'ray>=2.41.0'"),
+    _package("v0.9.1", "TransferQueue", "", WARNING, "pip install TransferQueue==0.1.8"),
+    _package("v0.7.1", "flash-attn", "2.8.3", WARNING, "uninstall -y flash-attn"),
+    _package("v0.6.1", "liger-kernel", "0.6.4", WARNING, "uninstall -y liger-kernel"),
+    _package(
+        "v0.7.1",
+        "triton-ascend",
+        "3.2.1",
+        {"triton-ascend": WARNING, "triton-cann": WARNING},
+        "pip install triton-ascend==3.2.0",
+    ),
+    _package(
+        "ccd7d934",
+        "triton",
+        "3.3.1",
+        WARNING,
+        "pip uninstall -y triton triton-ascend && pip install triton-ascend==3.2.0rc4",
+        "3.3.1 together with triton-ascend 3.2.0rc4",
+    ),
+    _package(
+        "v0.9.0",
+        "mindspeed",
+        "0.12.1",
+        {"megatron-pair": WARNING, "mindspeed": WARNING},
+        "git -C Megatron-LM checkout core_v0.12.1",
+        "megatron-core 0.16.0 with MindSpeed 0.12.1",
+    ),
+    _package("v0.6.1", "megatron-core", "", {"megatron-pair": WARNING}, "PYTHONPATH", "without Megatron"),
+    _package("v0.6.1", "mindspeed", "", {"megatron-pair": WARNING}, "pip install -e MindSpeed", "without MindSpeed"),
+    _package(
+        "v0.7.1",
+        "verl-npu",
+        "0.1.0",
+        {"ways-in": ERROR},
+        "pip install --force-reinstall --no-deps CHECKOUT_OR_WHEEL_OF_VERL_NPU",
+        "no entry point",
     ),
 )
 

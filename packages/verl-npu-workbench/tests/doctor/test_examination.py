@@ -1,5 +1,3 @@
-"""The subjects that the doctor examines, and its answers where less is known."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The answers of `npu-smi info`, and packages read from their metadata."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -34,14 +32,11 @@ def test_each_card_of_an_a3_is_two_npus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("910B4-1", "a2"), ("Ascend910B2", "a2"), ("910_9392", "a3"), ("310P3", ""), ("910ProB", "")]
+    ("name", "kind"),
+    [("910B4-1", "a2"), ("Ascend910B2", "a2"), ("910_9392", "a3"), ("Ascend910", ""), ("310P3", ""), ("910ProB", "")],
 )
 def test_a_chips_name_tells_its_generation(name: str, kind: str) -> None:
     assert parse_npu_smi(smi.a2(1).replace("910B2", name)).npus[0].kind == kind
-
-
-def test_an_ascend910_of_the_first_generation_is_no_a3() -> None:
-    assert parse_npu_smi(smi.a2(1).replace("910B2", "Ascend910")).npus[0].kind == ""
 
 
 def test_processes_are_told_from_npus() -> None:

@@ -1,5 +1,3 @@
-"""Fixtures for the end-to-end tests: the installed verl, and the smoke job."""
-
 from __future__ import annotations
 
 import importlib.metadata

@@ -10,16 +10,17 @@ import importlib.metadata
 import json
 import shutil
 import subprocess
+import sys
 import sysconfig
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from verl_npu_workbench.diagnosis.judgement import Conclusion, diagnose
 
-from .conftest import Smoke
+from .conftest import PROJECT, Smoke
 
-PACKAGES = Path(__file__).resolve().parents[3]
 BESIDE = ("verl-npu-workbench", "virtual-ascend")
 UPSTREAMS = ("verl", "transformers", "hydra-core", "tensordict")
 STEPS = 2
@@ -38,13 +39,13 @@ def digests(site: Path) -> dict[str, str]:
 def site(tmp_path: Path) -> Path:
     """Return the site-packages of a new environment with copies of the upstreams, which borrows everything else."""
     made = tmp_path / "environment"
-    venv.create(made, with_pip=True, symlinks=True)
+    venv.create(made, symlinks=True)
     folder = made / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     borrowed = Path(sysconfig.get_path("purelib"))
     for name in UPSTREAMS:
         for file in importlib.metadata.files(name) or ():
             source = borrowed / file
-            if source.is_file() and ".." not in file.parts and "__pycache__" not in file.parts:
+            if source.is_file() and ".." not in file.parts:
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, folder / file)
     (folder / "borrowed.pth").write_text(f"{borrowed}\n")
@@ -53,7 +54,12 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.mark.e2e
 def test_the_job_trains_all_processes_agree_and_no_file_of_an_upstream_changes(
-    pin: str, site: Path, wheel: Path, smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pin: str,
+    site: Path,
+    make_wheel: Callable[[Path, Path], Path],
+    smoke: Smoke,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Imports from PYTHONPATH would come before the wheel.
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -61,10 +67,11 @@ def test_the_job_trains_all_processes_agree_and_no_file_of_an_upstream_changes(
     before = digests(site)
     assert any(name.startswith("verl/trainer/") for name in before)
 
-    def pip(*arguments: str) -> None:
-        subprocess.run([python, "-m", "pip", "--quiet", *arguments], check=True)
+    def pip(*arguments: str | Path) -> None:
+        subprocess.run([sys.executable, "-m", "pip", "--python", python, "--quiet", *arguments], check=True)
 
-    pip("install", "--no-deps", str(wheel), *(str(PACKAGES / name) for name in BESIDE))
+    sources = (PROJECT, *(PROJECT / "packages" / name for name in BESIDE))
+    pip("install", "--no-deps", *(make_wheel(source, tmp_path) for source in sources))
     where = "import verl, verl_npu, sys; print(verl.__file__, verl_npu.__file__)"
     places = subprocess.run(
         [python, "-c", where], capture_output=True, text=True, check=True, cwd=tmp_path

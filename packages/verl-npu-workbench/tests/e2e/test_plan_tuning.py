@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,23 +64,3 @@ def _check(done: subprocess.CompletedProcess[str], phases: list[str]) -> None:
 )
 def test_a_trainer_takes_its_own_steps(plan: Plan, job: tuple[str, ...], phases: list[str]) -> None:
     _check(plan(job, options=("--json", "--no-tries")), phases)
-
-
-@NIGHTLY
-@pytest.mark.parametrize(
-    ("job", "large", "key"),
-    [
-        (FSDP, ("data.micro_batch_size_per_gpu=32",), "data.micro_batch_size_per_gpu"),
-        (ENGINES, ("data.max_token_len_per_gpu=131072",), "data.max_token_len_per_gpu"),
-    ],
-)
-def test_what_makes_it_fit_was_planned_again(
-    plan: Plan, tmp_path: Path, job: tuple[str, ...], large: tuple[str, ...], key: str
-) -> None:
-    settings = ("data.max_length=4096", *large)
-    done = plan(job, *settings)
-    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
-    assert f"the job fits with: {key}=" in done.stdout
-    proposal = json.loads((tmp_path / "out" / "plan.json").read_text())["proposal"]
-    again = plan(job, *settings, f"{key}={proposal[key]}", options=("--json", "--no-tries"))
-    assert json.loads(again.stdout)["verdict"] == "fits"

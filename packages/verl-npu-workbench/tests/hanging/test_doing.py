@@ -1,5 +1,3 @@
-"""What a process is doing, read from its stacks: the threads as py-spy shows them, the innermost function first."""
-
 from __future__ import annotations
 
 import pytest

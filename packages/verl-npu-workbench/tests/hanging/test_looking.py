@@ -1,7 +1,6 @@
-"""The look at this host's processes and at other hosts' answers, with real processes and made-up answers."""
-
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -10,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,12 @@ def spy() -> None:
         pytest.skip("py-spy is not installed")
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the command look for half a second, and not for five."""
+    monkeypatch.setattr(importlib.import_module("verl_npu_workbench.cli.hanging"), "look", partial(look, pause=0.5))
+
+
 def test_a_process_is_looked_into_by_its_id(spy: None, sleeper: subprocess.Popen[bytes]) -> None:
     seen = look(str(sleeper.pid), pause=0.5)
     (found,) = seen.members
@@ -55,7 +61,9 @@ def test_a_process_is_looked_into_by_its_id(spy: None, sleeper: subprocess.Popen
     assert sleeper.poll() is None
 
 
-def test_what_is_printed_has_no_escape_codes_of_others(spy: None, run: Run, sleeper: subprocess.Popen[bytes]) -> None:
+def test_what_is_printed_has_no_escape_codes_of_others(
+    spy: None, soon: None, run: Run, sleeper: subprocess.Popen[bytes]
+) -> None:
     status, printed = run("doctor", "--hang", str(sleeper.pid))
     assert (status, "\x1b" in printed) == (1, False)
     assert "stands still" in printed
@@ -63,7 +71,7 @@ def test_what_is_printed_has_no_escape_codes_of_others(spy: None, run: Run, slee
 
 
 def test_without_py_spy_it_is_said_what_to_install(
-    run: Run, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    soon: None, run: Run, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stacks, "program", lambda: "")
     status, printed = run("doctor", "--hang", str(sleeper.pid))

@@ -1,5 +1,3 @@
-"""The verdict on a job, from the activity of its processes: each fault by itself, and jobs that do not hang."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""The installation of each pin, on both kinds of NPUs and of processors."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""Fixtures for rehearsals: a small source tree with a trainer, scripts in it, and a sandbox."""
-
 from __future__ import annotations
 
 import os

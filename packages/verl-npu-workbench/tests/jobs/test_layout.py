@@ -1,5 +1,3 @@
-"""Parallel sizes of a job, and those that do not divide its NPUs."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,11 +1,10 @@
-"""Each rule finds its fault in a wrong script, and finds none in a right one."""
-
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from verl_npu_workbench.jobs.rules import RULES, findings
@@ -150,12 +149,7 @@ RIGHT_ONES = {
     "a reward model that a function asks": script(
         {**REWARD_MODEL, "reward.custom_reward_function.path": __file__}, sources=_verl(**UNREAD)
     ),
-    "a reward model that a later verl wakes up": script(
-        REWARD_MODEL,
-        sources=_verl(
-            experimental__reward_loop__reward_model="if free_cache_engine and not enable_resource_pool: ..."
-        ),
-    ),
+    "a reward model that a later verl wakes up": script(REWARD_MODEL, sources=AWAKE),
     "a device that upstream's trainer sets": script({"trainer.device": "gpu"}, module=MAIN, sources=SETTING_TRAINER),
     "as many virtual NPUs as are asked for": script(inherited={"VIRTUAL_ASCEND": "8"}),
     "virtual NPUs that torchrun counts": script(ranks=1, counted=False, inherited={"VIRTUAL_ASCEND": "2"}),
@@ -178,235 +172,216 @@ def test_nothing_is_found_in_a_right_script(right: Script) -> None:
 
 CUDA = ("trainer.device=cuda",)
 SEGMENTS = {"PYTORCH_NPU_ALLOC_CONF": "max_split_size_mb:32,expandable_segments:True"}
-WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
-    "CUDA by name": (script({"trainer.device": "cuda"}, overrides=CUDA), "device-setting", True),
-    "CUDA by name, added": (
-        script({"trainer.device": "cuda"}, overrides=("+trainer.device=cuda",)),
-        "device-setting",
-        True,
-    ),
-    "a key twice": (script(overrides=("a.b=1", "++a.b=2")), "shadowed", False),
-    "a size without a value": (script({"trainer.nnodes": ""}), "empty", True),
-    "a size of quotes": (script({"data.train_batch_size": " "}), "empty", True),
-    "a device that Ray has nothing of": (
-        script({"trainer.device": "gpu"}, module=MAIN, sources=PLAIN_TRAINER),
-        "device-setting",
-        True,
-    ),
-    "a CPU that verl-npu leaves alone": (
-        script({"trainer.device": "cpu"}, module=MAIN, sources=SETTING_TRAINER),
-        "device-setting",
-        True,
-    ),
-    "a device of a trainer that is not read": (script({"trainer.device": "gpu"}), "device-setting", False),
-    "CUDA by default, and no verl-npu": (
-        script({"trainer.device": "cuda"}, exports={"VERL_NPU": "off"}, module=MAIN, sources=PLAIN_TRAINER),
-        "device-setting",
-        False,
-    ),
-    "fewer virtual NPUs than Ray is asked for": (
-        script(inherited={"VIRTUAL_ASCEND": "2"}),
-        "visible-devices",
-        False,
-    ),
-    "a visible NPU that there is not": (
-        script(
+
+
+def refused(title: str, rule: str, settings: Mapping[str, object] | None = None, **more: Any) -> Wrong:
+    return title, (script(settings, **more), rule, True)
+
+
+def warned(title: str, rule: str, settings: Mapping[str, object] | None = None, **more: Any) -> Wrong:
+    return title, (script(settings, **more), rule, False)
+
+
+Wrong = tuple[str, tuple[Script, str, bool]]
+WRONG_ONES = dict(
+    (
+        refused("CUDA by name", "device-setting", {"trainer.device": "cuda"}, overrides=CUDA),
+        refused(
+            "CUDA by name, added", "device-setting", {"trainer.device": "cuda"}, overrides=("+trainer.device=cuda",)
+        ),
+        warned("a key twice", "shadowed", overrides=("a.b=1", "++a.b=2")),
+        refused("a size without a value", "empty", {"trainer.nnodes": ""}),
+        refused("a size of quotes", "empty", {"data.train_batch_size": " "}),
+        refused(
+            "a device that Ray has nothing of",
+            "device-setting",
+            {"trainer.device": "gpu"},
+            module=MAIN,
+            sources=PLAIN_TRAINER,
+        ),
+        refused(
+            "a CPU that verl-npu leaves alone",
+            "device-setting",
+            {"trainer.device": "cpu"},
+            module=MAIN,
+            sources=SETTING_TRAINER,
+        ),
+        warned("a device of a trainer that is not read", "device-setting", {"trainer.device": "gpu"}),
+        warned(
+            "CUDA by default, and no verl-npu",
+            "device-setting",
+            {"trainer.device": "cuda"},
+            exports={"VERL_NPU": "off"},
+            module=MAIN,
+            sources=PLAIN_TRAINER,
+        ),
+        warned("fewer virtual NPUs than Ray is asked for", "visible-devices", inherited={"VIRTUAL_ASCEND": "2"}),
+        warned(
+            "a visible NPU that there is not",
+            "visible-devices",
             {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8},
             exports={"ASCEND_RT_VISIBLE_DEVICES": "0,7", "VIRTUAL_ASCEND": "2"},
         ),
-        "visible-devices",
-        False,
-    ),
-    "a size that is a word": (script({f"{ROLLOUT}.n": "many"}), "empty", True),
-    "fewer CPUs than NPUs": (script({"ray_kwargs.ray_init.num_cpus": 7}), "ray-cpus", True),
-    "fewer CPUs than verl asks for": (
-        script({"ray_kwargs.ray_init.num_cpus": 23}, sources=BY_THE_PLATFORM),
-        "ray-cpus",
-        True,
-    ),
-    "fewer CPUs for a recipe that reads them at the root": (
-        script({"ray_init.num_cpus": 7}, module="recipe.gkd.main_gkd"),
-        "ray-cpus",
-        True,
-    ),
-    "data that are not in the tree": (script({"data.train_files": "none.parquet"}), "files", False),
-    "Megatron's sizes": (script({**MEGATRON, f"{ACTOR}.megatron.context_parallel_size": 3}), "parallel-sizes", True),
-    "a sequence dimension": (script({f"{ACTOR}.ulysses_sequence_parallel_size": 3}), "parallel-sizes", True),
-    "a critic's sequence dimension": (
-        script({"algorithm.adv_estimator": "gae", "critic.ulysses_sequence_parallel_size": 3}),
-        "parallel-sizes",
-        True,
-    ),
-    "a rollout": (
-        script({f"{ROLLOUT}.tensor_model_parallel_size": 3}, module="recipe.dapo.main_dapo"),
-        "parallel-sizes",
-        True,
-    ),
-    "engines that do not divide the NPUs": (
-        script({f"{ROLLOUT}.pipeline_model_parallel_size": 3}, module="verl.trainer.main_ppo_sync"),
-        "rollout.ranks",
-        True,
-    ),
-    "a rollout of its own": (script({"rollout.n_gpus_per_node": 2, "rollout.nnodes": 1}), "parallel-sizes", True),
-    "a variable that is not exported": (script(text="HCCL_CONNECT_TIMEOUT=900\n"), "exports", False),
-    "a variable that a cluster does not get": (script(exports={"VLLM_USE_V1": "1"}, runtime={}), "exports", False),
-    "segments beside a sleeping engine": (script(exports=SEGMENTS), "rollout.expandable_segments", False),
-    "kernels that the compiler refuses": (script(FUSED), "fused-kernels", False),
-    "the same with Megatron, which has no other way": (
-        script({**MEGATRON, "actor_rollout_ref.model.use_fused_kernels": True}),
-        "fused-kernels",
-        False,
-    ),
-    "kernels that NPUs are said not to run": (
-        script({"actor_rollout_ref.model.use_liger": True}, pin="796871d7"),
-        "liger-kernel",
-        False,
-    ),
-    "the same in fine-tuning": (script({"model.use_liger": True}, pin="v0.7.1"), "liger-kernel", False),
-    "a file that is not here": (script({"data.train_files": ["/none/a", "/none/b"]}), "files", False),
-    "weights in a format that garbles them": (
-        script(exports={"VLLM_ASCEND_ENABLE_NZ": "1"}),
-        "required-variables",
-        True,
-    ),
-    "a variable that CANN refuses": (script(exports={"HCCL_BUFFSIZE": "many"}), "variables", False),
-    "a switch that ends the import of verl": (
-        script(exports={"VERL_NPU_DISABLE": "atention", "VERL_NPU_STRICT": "1"}),
-        "variables",
-        True,
-    ),
-    "the attention that the quickstarts export": (
-        script(exports={"VLLM_ATTENTION_BACKEND": "XFORMERS"}),
-        "variables",
-        False,
-    ),
-    "a switch that only warns": (script(exports={"VERL_NPU_DISABLE": "atention"}), "variables", False),
-    "a wrong strict": (script(exports={"VERL_NPU_STRICT": "ja"}), "variables", True),
-    "a wrong strict that nothing reads": (
-        script(exports={"VERL_NPU_STRICT": "ja", "VERL_NPU": "OFF"}),
-        "variables",
-        False,
-    ),
-    "a time that Ray's placement reads": (
-        script(exports={"VERL_NPU_PLACEMENT_TIMEOUT": "soon"}),
-        "variables",
-        True,
-    ),
-    "a time that no placement reads": (
-        script({"trainer.n_gpus_per_node": None}, exports={"VERL_NPU_PLACEMENT_TIMEOUT": "soon"}, ranks=8),
-        "variables",
-        False,
-    ),
-    "a check of a weight sync that there is": (
-        script(exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}, module="recipe.one_step_off_policy.main_ppo"),
-        "variables",
-        True,
-    ),
-    "a check of the weight sync of separate NPUs": (
-        script(
+        refused("a size that is a word", "empty", {f"{ROLLOUT}.n": "many"}),
+        refused("fewer CPUs than NPUs", "ray-cpus", {"ray_kwargs.ray_init.num_cpus": 7}),
+        refused(
+            "fewer CPUs than verl asks for", "ray-cpus", {"ray_kwargs.ray_init.num_cpus": 23}, sources=BY_THE_PLATFORM
+        ),
+        refused(
+            "fewer CPUs for a recipe that reads them at the root",
+            "ray-cpus",
+            {"ray_init.num_cpus": 7},
+            module="recipe.gkd.main_gkd",
+        ),
+        warned("data that are not in the tree", "files", {"data.train_files": "none.parquet"}),
+        refused("Megatron's sizes", "parallel-sizes", {**MEGATRON, f"{ACTOR}.megatron.context_parallel_size": 3}),
+        refused("a sequence dimension", "parallel-sizes", {f"{ACTOR}.ulysses_sequence_parallel_size": 3}),
+        refused(
+            "a critic's sequence dimension",
+            "parallel-sizes",
+            {"algorithm.adv_estimator": "gae", "critic.ulysses_sequence_parallel_size": 3},
+        ),
+        refused(
+            "a rollout", "parallel-sizes", {f"{ROLLOUT}.tensor_model_parallel_size": 3}, module="recipe.dapo.main_dapo"
+        ),
+        refused(
+            "engines that do not divide the NPUs",
+            "rollout.ranks",
+            {f"{ROLLOUT}.pipeline_model_parallel_size": 3},
+            module="verl.trainer.main_ppo_sync",
+        ),
+        refused("a rollout of its own", "parallel-sizes", {"rollout.n_gpus_per_node": 2, "rollout.nnodes": 1}),
+        warned("a variable that is not exported", "exports", text="HCCL_CONNECT_TIMEOUT=900\n"),
+        warned("a variable that a cluster does not get", "exports", exports={"VLLM_USE_V1": "1"}, runtime={}),
+        warned("segments beside a sleeping engine", "rollout.expandable_segments", exports=SEGMENTS),
+        warned("kernels that the compiler refuses", "fused-kernels", FUSED),
+        warned(
+            "the same with Megatron, which has no other way",
+            "fused-kernels",
+            {**MEGATRON, "actor_rollout_ref.model.use_fused_kernels": True},
+        ),
+        warned(
+            "kernels that NPUs are said not to run",
+            "liger-kernel",
+            {"actor_rollout_ref.model.use_liger": True},
+            pin="796871d7",
+        ),
+        warned("the same in fine-tuning", "liger-kernel", {"model.use_liger": True}, pin="v0.7.1"),
+        warned("a file that is not here", "files", {"data.train_files": ["/none/a", "/none/b"]}),
+        refused("weights in a format that garbles them", "required-variables", exports={"VLLM_ASCEND_ENABLE_NZ": "1"}),
+        warned("a variable that CANN refuses", "variables", exports={"HCCL_BUFFSIZE": "many"}),
+        refused(
+            "a switch that ends the import of verl",
+            "variables",
+            exports={"VERL_NPU_DISABLE": "atention", "VERL_NPU_STRICT": "1"},
+        ),
+        warned(
+            "the attention that the quickstarts export", "variables", exports={"VLLM_ATTENTION_BACKEND": "XFORMERS"}
+        ),
+        warned("a switch that only warns", "variables", exports={"VERL_NPU_DISABLE": "atention"}),
+        refused("a wrong strict", "variables", exports={"VERL_NPU_STRICT": "ja"}),
+        warned("a wrong strict that nothing reads", "variables", exports={"VERL_NPU_STRICT": "ja", "VERL_NPU": "OFF"}),
+        refused("a time that Ray's placement reads", "variables", exports={"VERL_NPU_PLACEMENT_TIMEOUT": "soon"}),
+        warned(
+            "a time that no placement reads",
+            "variables",
+            {"trainer.n_gpus_per_node": None},
+            exports={"VERL_NPU_PLACEMENT_TIMEOUT": "soon"},
+            ranks=8,
+        ),
+        refused(
+            "a check of a weight sync that there is",
+            "variables",
+            exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"},
+            module="recipe.one_step_off_policy.main_ppo",
+        ),
+        refused(
+            "a check of the weight sync of separate NPUs",
+            "variables",
             {"trainer.use_v1": True, "trainer.v1.trainer_mode": "separate_async"},
             exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"},
         ),
-        "variables",
-        True,
-    ),
-    "a check of a weight sync that there is not": (
-        script(exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}),
-        "variables",
-        False,
-    ),
-    "a budget of batches that are not dynamic": (
-        script(exports={"VERL_NPU_TOKEN_BUDGET": "yes"}),
-        "variables",
-        False,
-    ),
-    "a reward model that nothing wakes up": (script(REWARD_MODEL, sources=ASLEEP), "reward-model", False),
-    "a reward model whose scores verl cannot read": (
-        script(REWARD_MODEL, sources=_verl(**UNREAD)),
-        "reward-model",
-        True,
-    ),
-    "a task queue at which graphs fail": (
-        script({f"{ROLLOUT}.enforce_eager": False}, exports={"TASK_QUEUE_ENABLE": "2"}),
-        "task-queue",
-        False,
-    ),
-    "log-probabilities without temperature": (
-        script({f"{ROLLOUT}.temperature": 0.7, f"{ROLLOUT}.calculate_log_probs": True}),
-        "logprobs-mode",
-        False,
-    ),
-    "a variable of the user's shell": (script(inherited={"HCCL_BUFFSIZE": "abc"}), "variables", False),
-    "an address that is none": (script(exports={"HCCL_IF_IP": "host"}), "variables", False),
-    "fewer NPUs visible than Ray is asked for": (
-        script(exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}),
-        "visible-devices",
-        False,
-    ),
-    "fewer NPUs visible than torchrun starts processes for": (
-        script(exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, ranks=8),
-        "visible-devices",
-        True,
-    ),
-    "an NPU twice": (
-        script({"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8}, exports={"ASCEND_RT_VISIBLE_DEVICES": "1,1"}),
-        "visible-devices",
-        False,
-    ),
-    "a path to fill in, in the tree": (
-        script(overrides=("actor_rollout_ref.model.path=PATH/TO/Qwen",)),
-        "placeholders",
-        True,
-    ),
-    "a path to fill in, on the cluster": (
-        script(overrides=("data.train_files=['/path/to/train.parquet']",)),
-        "placeholders",
-        False,
-    ),
-    "a script that names no model": (
-        script({"actor_rollout_ref.model.path": "~/models/deepseek-llm-7b-chat"}),
-        "placeholders",
-        False,
-    ),
-    "an interface to fill in": (
-        script(exports={"HCCL_SOCKET_IFNAME": "SOCKET IFNAME FOR CURRENT NODE"}),
-        "placeholders",
-        False,
-    ),
-    "a path to fill in where the job writes": (
-        script(overrides=("trainer.default_local_dir=path/to/checkpoints",)),
-        "placeholders",
-        False,
-    ),
-    "weights in a format that wins over the variable": (
-        script({f"{ROLLOUT}.engine_kwargs.vllm.additional_config": {"weight_nz_mode": 1}}),
-        "rollout.weight_format",
-        False,
-    ),
-    "a token budget below the longest sequence": (
-        script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1023}),
-        "token-budget",
-        False,
-    ),
-    "a proof that SGLang's engines cannot give": (
-        script(
+        warned(
+            "a check of a weight sync that there is not", "variables", exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}
+        ),
+        warned("a budget of batches that are not dynamic", "variables", exports={"VERL_NPU_TOKEN_BUDGET": "yes"}),
+        warned("a reward model that nothing wakes up", "reward-model", REWARD_MODEL, sources=ASLEEP),
+        refused("a reward model whose scores verl cannot read", "reward-model", REWARD_MODEL, sources=_verl(**UNREAD)),
+        warned(
+            "a task queue at which graphs fail",
+            "task-queue",
+            {f"{ROLLOUT}.enforce_eager": False},
+            exports={"TASK_QUEUE_ENABLE": "2"},
+        ),
+        warned(
+            "log-probabilities without temperature",
+            "logprobs-mode",
+            {f"{ROLLOUT}.temperature": 0.7, f"{ROLLOUT}.calculate_log_probs": True},
+        ),
+        warned("a variable of the user's shell", "variables", inherited={"HCCL_BUFFSIZE": "abc"}),
+        warned("an address that is none", "variables", exports={"HCCL_IF_IP": "host"}),
+        warned(
+            "fewer NPUs visible than Ray is asked for", "visible-devices", exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
+        ),
+        refused(
+            "fewer NPUs visible than torchrun starts processes for",
+            "visible-devices",
+            exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"},
+            ranks=8,
+        ),
+        warned(
+            "an NPU twice",
+            "visible-devices",
+            {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8},
+            exports={"ASCEND_RT_VISIBLE_DEVICES": "1,1"},
+        ),
+        refused(
+            "a path to fill in, in the tree", "placeholders", overrides=("actor_rollout_ref.model.path=PATH/TO/Qwen",)
+        ),
+        warned(
+            "a path to fill in, on the cluster",
+            "placeholders",
+            overrides=("data.train_files=['/path/to/train.parquet']",),
+        ),
+        warned(
+            "a script that names no model",
+            "placeholders",
+            {"actor_rollout_ref.model.path": "~/models/deepseek-llm-7b-chat"},
+        ),
+        warned(
+            "an interface to fill in", "placeholders", exports={"HCCL_SOCKET_IFNAME": "SOCKET IFNAME FOR CURRENT NODE"}
+        ),
+        warned(
+            "a path to fill in where the job writes",
+            "placeholders",
+            overrides=("trainer.default_local_dir=path/to/checkpoints",),
+        ),
+        warned(
+            "weights in a format that wins over the variable",
+            "rollout.weight_format",
+            {f"{ROLLOUT}.engine_kwargs.vllm.additional_config": {"weight_nz_mode": 1}},
+        ),
+        warned(
+            "a token budget below the longest sequence",
+            "token-budget",
+            {**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1023},
+        ),
+        warned(
+            "a proof that SGLang's engines cannot give",
+            "weight-proof",
             {f"{ROLLOUT}.name": "sglang"},
             exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "engine"},
             module="recipe.one_step_off_policy.main_ppo",
         ),
-        "weight-proof",
-        False,
-    ),
-    "a variable of verl-npu": (script(exports={"VERL_NPU_STRICT": "yes"}), "variables", True),
-    "a key that MindSpeed has not": (
-        script(
+        refused("a variable of verl-npu", "variables", exports={"VERL_NPU_STRICT": "yes"}),
+        refused(
+            "a key that MindSpeed has not",
+            "mindspeed-key-or-type",
             MEGATRON,
             overrides=("actor_rollout_ref.actor.megatron.override_transformer_config.no_such_key=1",),
         ),
-        "mindspeed-key-or-type",
-        True,
-    ),
-}
+    )
+)
 
 
 @pytest.mark.parametrize(("wrong", "rule", "refused"), WRONG_ONES.values(), ids=WRONG_ONES.keys())

@@ -1,5 +1,3 @@
-"""Settings, and overrides that Hydra's own parser reads back."""
-
 from __future__ import annotations
 
 import pytest
@@ -29,27 +27,24 @@ def plain(value: object) -> object:
     return {key: plain(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-TEXTS = [
-    *("", "plain", "a b", " a ", "a,b", "[a]", "{a:b}", "k=v", "a:b", "(a)", "#a", "~a", "+a", "é中", "a\nb", "*?!%;"),
-    *(
-        "it's",
-        'a"b',
-        "'",
-        "''",
-        "\\",
-        "a\\",
-        "a\\b",
-        "a\\'b",
-        "\\\\",
-        "C:\\x\\",
-        "null",
-        "true",
-        "1",
-        "1e-3",
-        "$x",
-        "/a/b-c.d",
-    ),
-]
+TEXTS = (
+    "",
+    " a ",
+    "a,b",
+    "[a]",
+    "{a:b}",
+    "k=v",
+    "a\nb",
+    "it's",
+    'a"b',
+    "a\\",
+    "a\\'b",
+    "null",
+    "true",
+    "1",
+    "1e-3",
+    "$x",
+)
 
 
 @pytest.mark.parametrize("value", [None, True, False, 0, -3, 1.5e-07, 1e30, *TEXTS])

@@ -1,5 +1,3 @@
-"""The trainer among a script's calls."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -110,7 +108,7 @@ def test_a_runtime_environment_that_is_no_yaml_is_one_line(captured: Captured, t
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("[" * 20_000, "maximum recursion depth"), ("a: b\n" * 100_000, "more than 256 KiB")]
+    ("text", "found"), [("[" * 2_000, "maximum recursion depth"), ("a: b\n" * 60_000, "more than 256 KiB")]
 )
 def test_a_runtime_environment_that_is_too_deep_or_too_long_is_one_line(text: str, found: str) -> None:
     with pytest.raises(SourceError, match=found):
@@ -166,10 +164,6 @@ def test_a_command_is_a_trainer_as_it_stands(tree: Path) -> None:
 def test_what_starts_nothing_is_no_command(tree: Path, words: list[str]) -> None:
     with pytest.raises(SourceError, match="expected a command such as python3 -m"):
         trainer_of_command(words, tree, {})
-
-
-def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path) -> None:
-    assert trained(COMMAND, folder=tmp_path / "mine").overrides == KEYS
 
 
 @pytest.mark.parametrize("has", [True, False])

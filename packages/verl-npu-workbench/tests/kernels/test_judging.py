@@ -63,20 +63,6 @@ def test_a_type_that_the_kernel_itself_makes_is_not_put_down_to_a_guess(judge: J
     assert found.best.line
 
 
-LOGARITHM = ADD.replace(
-    "import triton.language as tl\n", "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
-)
-LOGARITHM = LOGARITHM.replace(
-    "tl.load(x_ptr + offsets, mask=mask) +", "libdevice.log1p(tl.load(x_ptr + offsets, mask=mask)) +"
-)
-
-
-def test_a_function_that_gives_none_is_refused_with_its_line(judge: Judge) -> None:
-    (found,) = judge(LOGARITHM)
-    assert (found.best.verdict, found.best.stage) == (Verdict.REFUSED, Stage.FRONT_END)
-    assert "libdevice.log1p" in found.best.text
-
-
 def test_what_a_guessed_flag_left_none_is_no_verdict_on_a_kernel(judge: Judge) -> None:
     source = ADD.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, HAS_X: tl.constexpr").replace(
         "    mask = offsets < n\n",

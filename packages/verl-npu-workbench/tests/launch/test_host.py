@@ -1,5 +1,3 @@
-"""The participants of a launch, the number of NPUs that a host gives, and its variables."""
-
 from __future__ import annotations
 
 import socket

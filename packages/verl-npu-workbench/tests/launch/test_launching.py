@@ -1,5 +1,3 @@
-"""How a job ends that the head runs, with programs in place of Ray."""
-
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor

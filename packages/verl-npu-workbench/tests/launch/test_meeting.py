@@ -1,5 +1,3 @@
-"""The messages of a launch's hosts to each other before Ray starts, and at the end."""
-
 from __future__ import annotations
 
 import socket

@@ -1,5 +1,3 @@
-"""Logs in verl's format."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,5 +1,3 @@
-"""The clocks of hosts are compared by the order in which their lines arrive."""
-
 from __future__ import annotations
 
 import pytest

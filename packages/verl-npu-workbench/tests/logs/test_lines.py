@@ -1,5 +1,3 @@
-"""The text around a line is removed, and the process is read from it."""
-
 from __future__ import annotations
 
 from pathlib import Path

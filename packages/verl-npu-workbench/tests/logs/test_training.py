@@ -1,9 +1,3 @@
-"""Logs of trainings.
-
-One line of a log, whatever text surrounds it. Steps put together from lines: restarts, gaps, repetitions, several
-lines of one step. Logs on disk: whole, broken, growing, and files that are no log.
-"""
-
 from __future__ import annotations
 
 import builtins

@@ -1,5 +1,3 @@
-"""The files of pins agree with the documents that they name, and everything generated from them is up to date."""
-
 from __future__ import annotations
 
 import datetime

@@ -1,5 +1,3 @@
-"""Ctrl-C ends a plan, whatever its ranks do."""
-
 from __future__ import annotations
 
 import _thread

@@ -1,5 +1,3 @@
-"""Fine-tuning: the trainer of a script, the division of its data, the job of a rank, and the refusals."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""The changes that are tried when a plan does not fit."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Measured lengths, read from files of users and of verl, and the part of them that a rank gets."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The command line of a planned trainer: changes of a script, and the further changes of one rank."""
-
 from __future__ import annotations
 
 import dataclasses

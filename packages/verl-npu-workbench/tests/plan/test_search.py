@@ -1,5 +1,3 @@
-"""The largest micro batch that fits, and settings that make a plan fit: each is planned before it is proposed."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""How a step is divided among ranks, and the inputs that a plan gives to one of them."""
-
 from __future__ import annotations
 
 from pathlib import Path

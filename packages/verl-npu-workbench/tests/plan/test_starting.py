@@ -1,5 +1,3 @@
-"""The request for a start, and the finding that is made of its answer."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

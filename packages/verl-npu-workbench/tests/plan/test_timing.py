@@ -1,5 +1,3 @@
-"""Time as a range: the figures that it depends on, and the order of its ends."""
-
 from __future__ import annotations
 
 import dataclasses

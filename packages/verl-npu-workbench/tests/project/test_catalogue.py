@@ -7,7 +7,6 @@ import io
 import re
 import string
 from itertools import product
-from pathlib import Path
 
 import pytest
 from babel.messages.catalog import Catalog, Message
@@ -97,11 +96,3 @@ def test_the_variable_brings_the_catalogue() -> None:
     with speaking(CHINESE):
         assert translate(_("the cause is known")) == "原因已知"
     assert translate(_("the cause is known")) == "the cause is known"
-
-
-def test_the_catalogues_are_in_the_wheel(wheel: Path) -> None:
-    import zipfile
-
-    names = set(zipfile.ZipFile(wheel).namelist())
-    for language in catalogue.LANGUAGES:
-        assert {f"verl_npu/locale/{language}/LC_MESSAGES/verl_npu.{kind}" for kind in ("po", "mo")} <= names

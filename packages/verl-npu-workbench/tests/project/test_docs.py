@@ -1,5 +1,3 @@
-"""The documents describe the project as it is today, in both languages alike."""
-
 from __future__ import annotations
 
 import json

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.parser import Parser
 from pathlib import Path
 
@@ -59,11 +59,10 @@ def requirements(wheel: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def sdist(build: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Return the files of the source archive, below its one folder."""
     folder = tmp_path_factory.mktemp("sdist")
-    command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(folder), str(PROJECT)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    build("build", "--sdist", "--no-isolation", "--outdir", folder, PROJECT)
     (made,) = folder.glob("verl_npu-*.tar.gz")
     with tarfile.open(made) as archive:
         return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
@@ -77,7 +76,7 @@ def test_a_wheel_works_as_the_checkout_does(wheel: Path, tmp_path: Path) -> None
     assert json.loads(from_wheel) == json.loads(from_checkout)
 
 
-def test_the_wheel_holds_every_lock_and_no_tests_and_nothing_of_the_virtual_ascend(wheel: Path) -> None:
+def test_the_wheel_holds_every_lock_and_catalogue_no_tests_and_nothing_of_the_virtual_ascend(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     locks = {
         f"verl_npu/patches/{path.relative_to(locks_folder())}"
@@ -86,6 +85,7 @@ def test_the_wheel_holds_every_lock_and_no_tests_and_nothing_of_the_virtual_asce
     }
     locks.discard("verl_npu/patches/.gitkeep")
     assert locks <= names
+    assert {f"verl_npu/locale/zh_CN/LC_MESSAGES/verl_npu.{kind}" for kind in ("po", "mo")} <= names
     assert not [name for name in names if name.endswith(".pth") or "virtual_ascend" in name]
     assert not [name for name in names if name.startswith(("tests/", "scripts/", "benchmarks/"))]
 
@@ -134,12 +134,12 @@ def test_the_source_archive_holds_nothing_that_is_not_checked_in(sdist: set[str]
     assert sdist - tracked() - set(new) <= {"PKG-INFO"}
 
 
-def test_the_workbenchs_wheel_holds_its_package_with_all_data_and_nothing_else(tmp_path: Path) -> None:
+def test_the_workbenchs_wheel_holds_its_package_with_all_data_and_nothing_else(
+    make_wheel: Callable[[Path, Path], Path], tmp_path: Path
+) -> None:
     package = "packages/verl-npu-workbench"
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path)]
-    subprocess.run([*command, str(PROJECT / package)], check=True)
-    (made,) = tmp_path.glob("verl_npu_workbench-*.whl")
-    names = {name for name in zipfile.ZipFile(made).namelist() if ".dist-info/" not in name}
+    made = zipfile.ZipFile(make_wheel(PROJECT / package, tmp_path))
+    names = {name for name in made.namelist() if ".dist-info/" not in name}
     folder = f"{package}/verl_npu_workbench/"
     assert names == {name.removeprefix(f"{package}/") for name in tracked() if name.startswith(folder)}
     # They include the catalogue and the pins.

@@ -1,5 +1,3 @@
-"""A small proof in memory."""
-
 from __future__ import annotations
 
 import pytest

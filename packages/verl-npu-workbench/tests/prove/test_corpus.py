@@ -1,5 +1,3 @@
-"""The differences between the results of two devices."""
-
 from __future__ import annotations
 
 import pytest

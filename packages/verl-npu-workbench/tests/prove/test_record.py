@@ -1,5 +1,3 @@
-"""A stage's record is written at once, is read up to where it was cut, and saves the stage from being repeated."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""A stage's verdict follows from its checks, and JSON from others is accepted only in the form that we write."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The criteria for a proof's training: its numbers are finite, and its memory is as planned."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Distances in units of the last place, and their limits."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""The layout of a rehearsal, from the sizes in a script."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""How a run ended, from small made-up logs."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

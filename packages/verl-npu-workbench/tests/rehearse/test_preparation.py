@@ -1,5 +1,3 @@
-"""The files that a rehearsal makes before it starts, and the engine that generates in it."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""The changed settings that are written into the trainer's command."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace

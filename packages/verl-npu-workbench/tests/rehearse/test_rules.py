@@ -1,5 +1,3 @@
-"""Each rule changes its settings; without the rule they stay as the script has them."""
-
 from __future__ import annotations
 
 import json
@@ -50,197 +48,175 @@ def setup_in(folder: Path, layout: Layout = ONE) -> Setup:
     )
 
 
+NEW = object()
+"""The value of a setting that a script does not have."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """A rule, a script's settings, and the rule's changes; `{folder}` is the run's own."""
+    """A rule and a script's settings; one that the rule changes has its values before and after."""
 
     rule: str
-    given: Mapping[str, object]
-    expected: Mapping[str, object]
+    settings: Mapping[str, object]
     setup: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, object]:
+        pairs = {key: value[0] if isinstance(value, tuple) else value for key, value in self.settings.items()}
+        return {key: value for key, value in pairs.items() if value is not NEW}
+
+    def expected(self, folder: Path) -> dict[str, object]:
+        """Return what the rule changes; `{folder}` is the run's own."""
+        after = {key: value[1] for key, value in self.settings.items() if isinstance(value, tuple)}
+        return {
+            key: each.replace("{folder}", str(folder)) if isinstance(each, str) else each
+            for key, each in after.items()
+        }
 
 
 CASES = [
     Case(
         "model",
         {
-            "actor_rollout_ref.model.path": "~/Qwen2.5-7B",
-            "critic.model.tokenizer_path": "~/Qwen2.5-7B",
-            "model.partial_pretrain": "Qwen/Qwen3-8B",
-            "reward_model.model.path": "RM",
-            "actor_rollout_ref.model.lora_adapter_path": "/lora",
+            "actor_rollout_ref.model.path": ("~/Qwen2.5-7B", "{folder}/model"),
+            "critic.model.tokenizer_path": ("~/Qwen2.5-7B", "{folder}/model"),
+            "model.partial_pretrain": ("Qwen/Qwen3-8B", "{folder}/model"),
+            "reward_model.model.path": ("RM", "{folder}/model"),
+            "actor_rollout_ref.model.lora_adapter_path": ("/lora", None),
             "actor_rollout_ref.model.hf_config_path": None,
-        },
-        {
-            "actor_rollout_ref.model.path": "{folder}/model",
-            "critic.model.tokenizer_path": "{folder}/model",
-            "model.partial_pretrain": "{folder}/model",
-            "reward_model.model.path": "{folder}/model",
-            "actor_rollout_ref.model.lora_adapter_path": None,
         },
     ),
     Case(
         "shapes",
         {
-            f"{ACTOR}.megatron.override_transformer_config.num_query_groups": 8,
+            f"{ACTOR}.megatron.override_transformer_config.num_query_groups": (8, 2),
             f"{ACTOR}.megatron.override_transformer_config.num_layers": None,
             f"{ACTOR}.megatron.override_transformer_config.v_head_dim": 128,
         },
-        {f"{ACTOR}.megatron.override_transformer_config.num_query_groups": 2},
     ),
     Case(
         "distributed checkpoint",
-        {f"{ACTOR}.megatron.use_dist_checkpointing": True, f"{ACTOR}.megatron.use_mbridge": False},
-        {f"{ACTOR}.megatron.use_dist_checkpointing": False, f"{ACTOR}.megatron.use_mbridge": True},
+        {f"{ACTOR}.megatron.use_dist_checkpointing": (True, False), f"{ACTOR}.megatron.use_mbridge": (False, True)},
     ),
     Case(
         "distributed checkpoint",
-        {f"{ACTOR}.megatron.use_dist_checkpointing": True, f"{ACTOR}.megatron.dist_checkpointing_path": "/full"},
-        {f"{ACTOR}.megatron.dist_checkpointing_path": "/small"},
+        {
+            f"{ACTOR}.megatron.use_dist_checkpointing": True,
+            f"{ACTOR}.megatron.dist_checkpointing_path": ("/full", "/small"),
+        },
         {"checkpoint": Path("/small")},
     ),
     Case(
         "data",
         {
-            "data.train_files": ["/a", "/b"],
-            "data.val_files": "/c",
-            "data.train_max_samples": 4,
+            "data.train_files": (["/a", "/b"], "{folder}/train.parquet"),
+            "data.val_files": ("/c", "{folder}/test.parquet"),
+            "data.train_max_samples": (4, -1),
             "data.val_max_samples": -1,
-        },
-        {
-            "data.train_files": "{folder}/train.parquet",
-            "data.val_files": "{folder}/test.parquet",
-            "data.train_max_samples": -1,
         },
     ),
     Case(
         "reward",
-        {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, "custom_reward_function.name": "own"},
-        {"custom_reward_function.path": "{folder}/reward.py", "custom_reward_function.name": "grade"},
+        {
+            "algorithm.adv_estimator": "grpo",
+            "custom_reward_function.path": (None, "{folder}/reward.py"),
+            "custom_reward_function.name": ("own", "grade"),
+        },
     ),
     # From v0.9.0 on main_ppo does not read the older section, which is still there.
     Case(
         "reward",
-        {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, f"{REWARD_FUNCTION}.path": None},
         {
-            "custom_reward_function.path": "{folder}/reward.py",
-            "custom_reward_function.name": "grade",
-            f"{REWARD_FUNCTION}.path": "{folder}/reward.py",
-            f"{REWARD_FUNCTION}.name": "grade",
+            "algorithm.adv_estimator": "grpo",
+            "custom_reward_function.path": (None, "{folder}/reward.py"),
+            f"{REWARD_FUNCTION}.path": (None, "{folder}/reward.py"),
+            "custom_reward_function.name": (NEW, "grade"),
+            f"{REWARD_FUNCTION}.name": (NEW, "grade"),
         },
     ),
     Case(
         "lengths",
         {
-            "data.max_prompt_length": 2048,
+            "data.max_prompt_length": (2048, 64),
             "data.max_response_length": 8,
-            "data.max_length": 4096,
-            f"{ROLLOUT}.prompt_length": 1024,
+            "data.max_length": (4096, 80),
+            f"{ROLLOUT}.prompt_length": (1024, 64),
         },
-        {"data.max_prompt_length": 64, "data.max_length": 80, f"{ROLLOUT}.prompt_length": 64},
     ),
     Case(
         "token budgets",
         {
             "data.max_prompt_length": 1024,
             "data.max_response_length": 3072,
-            f"{ACTOR}.ppo_max_token_len_per_gpu": 8192,
-            f"{ROLLOUT}.max_num_batched_tokens": 1024,
-            f"{ROLLOUT}.max_num_seqs": 256,
+            f"{ACTOR}.ppo_max_token_len_per_gpu": (8192, 160),
+            f"{ROLLOUT}.max_num_batched_tokens": (1024, 80),
+            f"{ROLLOUT}.max_num_seqs": (256, 80),
             "reward_model.rollout.max_num_seqs": 256,
             f"{ROLLOUT}.max_model_len": None,
-            f"{ACTOR}.megatron.override_transformer_config.seq_length": 4096,
+            f"{ACTOR}.megatron.override_transformer_config.seq_length": (4096, 80),
             "critic.megatron.override_transformer_config.seq_length": 2048,
             "critic.megatron.override_transformer_config.multi_head_latent_attention": True,
         },
-        {
-            f"{ACTOR}.ppo_max_token_len_per_gpu": 160,
-            f"{ROLLOUT}.max_num_batched_tokens": 80,
-            f"{ROLLOUT}.max_num_seqs": 80,
-            f"{ACTOR}.megatron.override_transformer_config.seq_length": 80,
-        },
     ),
+    Case("overlong buffer", {"data.max_response_length": 4096, "reward_model.overlong_buffer.len": (1024, 4)}),
     Case(
-        "overlong buffer",
-        {"data.max_response_length": 4096, "reward_model.overlong_buffer.len": 1024},
-        {"reward_model.overlong_buffer.len": 4},
-    ),
-    Case(
-        "batches",
-        {"data.train_batch_size": 512, "data.gen_batch_size": 1536, "data.val_batch_size": None},
-        {"data.train_batch_size": 8, "data.gen_batch_size": 24},
+        "batches", {"data.train_batch_size": (512, 8), "data.gen_batch_size": (1536, 24), "data.val_batch_size": None}
     ),
     # The v1 trainer asserts that a batch holds the mini batches between two syncs.
-    Case(
-        "batches",
-        {**SEPARATE, "data.train_batch_size": 96, SYNC_STEP: 3},
-        {"data.train_batch_size": 12},
-    ),
-    Case(
-        "batches",
-        {**SEPARATE, "data.train_batch_size": 512, SYNC_STEP: 32, f"{ROLLOUT}.n": 1},
-        {"data.train_batch_size": 8, SYNC_STEP: 4},
-    ),
-    Case("samples", {f"{ROLLOUT}.n": 16, f"{ROLLOUT}.val_kwargs.n": 2}, {f"{ROLLOUT}.n": 4}),
+    Case("batches", {**SEPARATE, "data.train_batch_size": (96, 12), SYNC_STEP: 3}),
+    Case("batches", {**SEPARATE, "data.train_batch_size": (512, 8), SYNC_STEP: (32, 4), f"{ROLLOUT}.n": 1}),
+    Case("samples", {f"{ROLLOUT}.n": (16, 4), f"{ROLLOUT}.val_kwargs.n": 2}),
     Case(
         "mini batches",
-        {"data.train_batch_size": 512, f"{ACTOR}.ppo_mini_batch_size": 128, "critic.ppo_mini_batch_size": 512},
-        {f"{ACTOR}.ppo_mini_batch_size": 2, "critic.ppo_mini_batch_size": 8},
+        {
+            "data.train_batch_size": 512,
+            f"{ACTOR}.ppo_mini_batch_size": (128, 2),
+            "critic.ppo_mini_batch_size": (512, 8),
+        },
     ),
     Case(
         "micro batches",
         {
-            f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8,
-            f"{REF}.log_prob_micro_batch_size": 256,
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu": (8, 2),
+            f"{REF}.log_prob_micro_batch_size": (256, 4),
             f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 1,
             f"{ACTOR}.ppo_micro_batch_size": None,
         },
-        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 2, f"{REF}.log_prob_micro_batch_size": 4},
     ),
     Case(
         "NPUs",
         {
-            "trainer.n_gpus_per_node": 16,
-            "trainer.nnodes": 4,
-            "rollout.n_gpus_per_node": 8,
-            "rollout.nnodes": 2,
+            "trainer.n_gpus_per_node": (16, 2),
+            "trainer.nnodes": (4, 1),
+            "rollout.n_gpus_per_node": (8, 1),
+            "rollout.nnodes": (2, 1),
             "reward_model.enable_resource_pool": True,
-            "reward_model.n_gpus_per_node": 8,
-        },
-        {
-            "trainer.n_gpus_per_node": 2,
-            "trainer.nnodes": 1,
-            "rollout.n_gpus_per_node": 1,
-            "rollout.nnodes": 1,
-            "reward_model.n_gpus_per_node": 1,
+            "reward_model.n_gpus_per_node": (8, 1),
         },
         {"layout": replace(ONE, rollout_npus=1)},
     ),
     Case(
         "NPUs",
-        {**SEPARATE, "trainer.n_gpus_per_node": 8, "trainer.nnodes": 2, f"{ROLLOUT}.nnodes": 4},
-        {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 1, f"{ROLLOUT}.nnodes": 1},
+        {
+            **SEPARATE,
+            "trainer.n_gpus_per_node": (8, 2),
+            "trainer.nnodes": (2, 1),
+            f"{ROLLOUT}.nnodes": (4, 1),
+            f"{ROLLOUT}.n_gpus_per_node": (8, 1),
+        },
         {"layout": replace(ONE, rollout_npus=1)},
     ),
     Case(
         "parallel sizes",
         {
-            f"{ACTOR}.megatron.tensor_model_parallel_size": 8,
-            f"{ACTOR}.megatron.expert_tensor_parallel_size": None,
-            f"{ACTOR}.megatron.expert_model_parallel_size": 8,
+            f"{ACTOR}.megatron.tensor_model_parallel_size": (8, 2),
+            f"{ACTOR}.megatron.expert_tensor_parallel_size": (None, 1),
+            f"{ACTOR}.megatron.expert_model_parallel_size": (8, 2),
             f"{REF}.megatron.tensor_model_parallel_size": 1,
-            f"{ROLLOUT}.tensor_model_parallel_size": 4,
+            f"{ROLLOUT}.tensor_model_parallel_size": (4, 2),
             f"{ROLLOUT}.data_parallel_size": 1,
-            f"{ACTOR}.fsdp_config.fsdp_size": 32,
-            "reward.reward_model.rollout.tensor_model_parallel_size": 4,
-        },
-        {
-            f"{ACTOR}.megatron.tensor_model_parallel_size": 2,
-            f"{ACTOR}.megatron.expert_tensor_parallel_size": 1,
-            f"{ACTOR}.megatron.expert_model_parallel_size": 2,
-            f"{ROLLOUT}.tensor_model_parallel_size": 2,
-            f"{ACTOR}.fsdp_config.fsdp_size": -1,
-            "reward.reward_model.rollout.tensor_model_parallel_size": 1,
+            f"{ACTOR}.fsdp_config.fsdp_size": (32, -1),
+            "reward.reward_model.rollout.tensor_model_parallel_size": (4, 1),
         },
         {"layout": replace(ONE, tensor=2, expert=2, rollout_tensor=2)},
     ),
@@ -248,155 +224,115 @@ CASES = [
     Case(
         "parallel sizes",
         {
-            f"{ACTOR}.megatron.context_parallel_size": 8,
-            f"{ACTOR}.megatron.override_transformer_config.context_parallel_size": 8,
-            f"{REF}.megatron.context_parallel_size": 8,
-        },
-        {
-            f"{role}.megatron{section}.context_parallel_size": 1
-            for role in (ACTOR, REF)
-            for section in ("", ".override_transformer_config")
+            f"{ACTOR}.megatron.context_parallel_size": (8, 1),
+            f"{ACTOR}.megatron.override_transformer_config.context_parallel_size": (8, 1),
+            f"{REF}.megatron.context_parallel_size": (8, 1),
+            f"{REF}.megatron.override_transformer_config.context_parallel_size": (NEW, 1),
         },
     ),
     Case(
         "pipeline stages",
         {
-            f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": 2,
-            f"{ACTOR}.megatron.override_transformer_config.num_layers_in_last_pipeline_stage": 11,
-            f"{ACTOR}.megatron.override_transformer_config.recompute_num_layers": 4,
+            f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": (2, None),
+            f"{ACTOR}.megatron.override_transformer_config.num_layers_in_last_pipeline_stage": (11, None),
+            f"{ACTOR}.megatron.override_transformer_config.recompute_num_layers": (4, 1),
             f"{REF}.megatron.virtual_pipeline_model_parallel_size": None,
         },
-        {
-            f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": None,
-            f"{ACTOR}.megatron.override_transformer_config.num_layers_in_last_pipeline_stage": None,
-            f"{ACTOR}.megatron.override_transformer_config.recompute_num_layers": 1,
-        },
     ),
-    Case(
-        "Ray",
-        {"ray_kwargs.ray_init.num_cpus": None},
-        {"ray_kwargs.ray_init.num_cpus": 64, "ray_kwargs.ray_init.include_dashboard": False},
-    ),
-    Case("Ray", {"ray_init.num_cpus": None}, {"ray_init.num_cpus": 64}),
+    Case("Ray", {"ray_kwargs.ray_init.num_cpus": (None, 64), "ray_kwargs.ray_init.include_dashboard": (NEW, False)}),
+    Case("Ray", {"ray_init.num_cpus": (None, 64)}),
     Case(
         "helper processes",
-        {f"{ROLLOUT}.agent.num_workers": 8, "reward.num_workers": 1, "data.dataloader_num_workers": 8},
-        {f"{ROLLOUT}.agent.num_workers": 1, "data.dataloader_num_workers": 0},
+        {f"{ROLLOUT}.agent.num_workers": (8, 1), "reward.num_workers": 1, "data.dataloader_num_workers": (8, 0)},
     ),
     Case(
         "steps",
-        {"trainer.total_training_steps": None, "trainer.v1.separate_async.num_warmup_batches": 8},
         {
-            "trainer.total_training_steps": 2,
-            "trainer.total_epochs": 1,
-            "trainer.v1.separate_async.num_warmup_batches": 2,
+            "trainer.total_training_steps": (None, 2),
+            "trainer.v1.separate_async.num_warmup_batches": (8, 2),
+            "trainer.total_epochs": (NEW, 1),
         },
     ),
     Case(
         "steps",
         {
-            "trainer.total_training_steps": None,
+            "trainer.total_training_steps": (None, 2),
             "trainer.total_epochs": 15,
-            "rollout.total_rollout_steps": 51200,
-            "async_training.require_batches": 4,
-            "async_training.trigger_parameter_sync_step": 8,
+            "rollout.total_rollout_steps": (51200, 4 * 2 * 2 * 2),
+            "async_training.require_batches": (4, 2),
+            "async_training.trigger_parameter_sync_step": (8, 2),
             f"{ACTOR}.ppo_mini_batch_size": 4,
-        },
-        {
-            "trainer.total_training_steps": 2,
-            "rollout.total_rollout_steps": 4 * 2 * 2 * 2,
-            "async_training.require_batches": 2,
-            "async_training.trigger_parameter_sync_step": 2,
         },
     ),
     Case(
         "warm-up",
-        {f"{ACTOR}.optim.lr_warmup_steps": 10, "critic.optim.lr_warmup_steps": -1, "trainer.critic_warmup": 5},
-        {f"{ACTOR}.optim.lr_warmup_steps": 1, "trainer.critic_warmup": 1},
+        {
+            f"{ACTOR}.optim.lr_warmup_steps": (10, 1),
+            "critic.optim.lr_warmup_steps": -1,
+            "trainer.critic_warmup": (5, 1),
+        },
     ),
-    Case("validation", {"trainer.test_freq": 5}, {"trainer.test_freq": 2}),
+    Case("validation", {"trainer.test_freq": (5, 2)}),
     Case(
         "checkpoints",
         {
-            "trainer.default_local_dir": "checkpoints/x",
-            "trainer.save_freq": 20,
-            "trainer.default_hdfs_dir": "hdfs://x",
-            "trainer.resume_mode": "resume_path",
-            "trainer.resume_from_path": "/x",
-            "trainer.rollout_data_dir": "/y",
-            "skip.rollout_tq.dump_dir": "~/z",
-        },
-        {
-            "trainer.default_local_dir": "{folder}/checkpoints",
-            "trainer.save_freq": 2,
-            "trainer.default_hdfs_dir": None,
-            "trainer.resume_mode": "disable",
-            "trainer.resume_from_path": None,
-            "trainer.rollout_data_dir": "{folder}/rollout_data_dir",
-            "skip.rollout_tq.dump_dir": "{folder}/dumps",
+            "trainer.default_local_dir": ("checkpoints/x", "{folder}/checkpoints"),
+            "trainer.save_freq": (20, 2),
+            "trainer.default_hdfs_dir": ("hdfs://x", None),
+            "trainer.resume_mode": ("resume_path", "disable"),
+            "trainer.resume_from_path": ("/x", None),
+            "trainer.rollout_data_dir": ("/y", "{folder}/rollout_data_dir"),
+            "skip.rollout_tq.dump_dir": ("~/z", "{folder}/dumps"),
         },
     ),
-    Case("logger", {"trainer.logger": ["console", "wandb"]}, {"trainer.logger": ["console"]}),
+    Case("logger", {"trainer.logger": (["console", "wandb"], ["console"])}),
     Case(
         "profiler",
-        {"global_profiler.save_path": "/x", "global_profiler.steps": [5, 6], f"{ACTOR}.profiler.save_path": None},
-        {"global_profiler.save_path": "{folder}/profile", "global_profiler.steps": [1]},
+        {
+            "global_profiler.save_path": ("/x", "{folder}/profile"),
+            "global_profiler.steps": ([5, 6], [1]),
+            f"{ACTOR}.profiler.save_path": None,
+        },
     ),
-    Case(
-        "rollout engine",
-        {f"{ROLLOUT}.name": "vllm", "reward_model.rollout.name": "???"},
-        {f"{ROLLOUT}.name": "virtual"},
-    ),
+    Case("rollout engine", {f"{ROLLOUT}.name": ("vllm", "virtual"), "reward_model.rollout.name": "???"}),
     Case(
         "sleep mode",
-        {f"{ROLLOUT}.name": "vllm"},
-        {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False},
+        {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": (NEW, False)},
         {"engine": "", "no_sleep": True},
     ),
     Case(
         "rollout ranks",
-        {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.tensor_model_parallel_size": 2},
-        {f"{ROLLOUT}.tensor_model_parallel_size": 1},
+        {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.tensor_model_parallel_size": (2, 1)},
         {"engine": "", "no_sleep": True, "layout": replace(ONE, rollout_tensor=2)},
     ),
     Case(
         "quantization and drafts",
-        {f"{ROLLOUT}.quantization": "ascend", f"{ROLLOUT}.mtp.enable": True},
-        {f"{ROLLOUT}.quantization": None, f"{ROLLOUT}.mtp.enable": False},
+        {f"{ROLLOUT}.quantization": ("ascend", None), f"{ROLLOUT}.mtp.enable": (True, False)},
     ),
     Case(
         "weight buckets",
         {
-            f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 2048,
+            f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": (2048, 64),
             "x.update_weights_bucket_megabytes": 32,
         },
-        {f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 64},
     ),
 ]
 NAMES = [f"{case.rule} {index}" for index, case in enumerate(CASES)]
-
-
-def in_place(values: Mapping[str, object], folder: Path) -> dict[str, object]:
-    return {
-        key: value.replace("{folder}", str(folder)) if isinstance(value, str) else value
-        for key, value in values.items()
-    }
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_a_rule_changes_what_it_says_and_nothing_else(case: Case, setup: Setup) -> None:
     changes, after = scale(Settings(case.given), replace(setup, **case.setup))
     its = {change.key: change.after for change in changes if change.rule == case.rule}
-    expected = in_place(case.expected, setup.folder)
+    expected = case.expected(setup.folder)
     assert its == expected
     assert {key: after.get(key) for key in expected} == expected
 
 
-@pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_without_a_rule_its_settings_stay(case: Case, setup: Setup) -> None:
-    changes, after = scale(Settings(case.given), replace(setup, **case.setup), without=(case.rule,))
-    assert case.rule not in {change.rule for change in changes}
-    assert {key: after.get(key) for key in case.expected} == {key: case.given.get(key) for key in case.expected}
+def test_without_a_rule_its_settings_stay(setup: Setup) -> None:
+    given = {"data.train_batch_size": 512, "data.max_prompt_length": 2048}
+    _, after = scale(Settings(given), setup, without=("lengths",))
+    assert (after.get("data.max_prompt_length"), after.get("data.train_batch_size")) == (2048, 8)
 
 
 def test_every_rule_has_a_case() -> None:

@@ -1,5 +1,3 @@
-"""Small models that transformers itself loads and runs."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The command and environment of a rehearsed training, and the files of it that are kept."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""A report contains no private data."""
-
 from __future__ import annotations
 
 import pytest

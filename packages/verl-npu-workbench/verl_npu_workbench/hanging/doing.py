@@ -162,7 +162,6 @@ _IDLE = (
     (4, re.compile(r"multiprocessing/resource_sharer\.py$"), "_serve"),
 )
 """The functions of an idle thread. The number is how many more calls may be on the stack above the function."""
-_QUEUES = re.compile(r"/queues?\.py$")
 _WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
 _LINES = (
     (Kind.SLEEP, re.compile(r"\bsleep\(|signal\.pause\(")),

@@ -16,7 +16,7 @@ def row(outcome: Outcome) -> str:
     root = outcome.said.root
     said = (root.name or root.event.error[:60], str(root.event.process)) if root else ("nothing", "")
     marks = ["right" if good else "WRONG" for good in (outcome.cause, outcome.process)]
-    cells = (outcome.job.name, outcome.job.kind.value, outcome.said.verdict.value, *said, *marks)
+    cells = (outcome.job.name, outcome.said.verdict.value, *said, *marks)
     return " | ".join(cells) + f" | status {outcome.status}, {outcome.seconds:.0f} s"
 
 

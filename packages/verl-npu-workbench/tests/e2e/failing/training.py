@@ -53,16 +53,6 @@ def asks_for_cuda() -> None:
     torch.ones(1).cuda()
 
 
-def calls_what_virtual_npus_lack() -> None:
-    import torch_npu
-
-    torch_npu.npu_sim_exponential_(torch.ones(1, device="npu"))
-
-
-def compiles() -> None:
-    torch.compile(lambda x: x.sin() + x.cos())(torch.ones(8, device="npu"))
-
-
 def forks() -> None:
     torch.npu.current_device()
     child = multiprocessing.get_context("fork").Process(target=_use_npu)
@@ -113,8 +103,6 @@ FAULTS: dict[str, Callable[[], None]] = {
         raises,
         mixes_devices,
         asks_for_cuda,
-        calls_what_virtual_npus_lack,
-        compiles,
         forks,
         fills_npu,
         fills_host,

@@ -1,5 +1,3 @@
-"""One rank of a planned fine-tuning: the stand-in for the trainer's data, and the beginnings of phases."""
-
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,3 @@
-"""The configuration of one rank of a plan."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""The start of a job in one process: the stand-in for Ray, the errors that are verdicts, and their lines."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""The inputs of a rank's phases."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""Fixtures and helpers for the tests of scripts: a sandbox, a job's plan, and the manifests of its processes."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The environment of a run: its parts that a test can make without installing it."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

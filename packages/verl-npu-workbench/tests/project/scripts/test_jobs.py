@@ -1,5 +1,3 @@
-"""The settings that the jobs give to verl, and the files that they must leave behind."""
-
 from __future__ import annotations
 
 from dataclasses import replace

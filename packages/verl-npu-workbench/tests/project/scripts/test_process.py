@@ -1,5 +1,3 @@
-"""A training ends with everything that it started: by itself, by the time limit, and by a signal to its script."""
-
 from __future__ import annotations
 
 import os

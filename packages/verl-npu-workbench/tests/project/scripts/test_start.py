@@ -1,5 +1,3 @@
-"""The scripts that users start: help comes at once, and an installation reports its progress."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The check that training moved the weights, of a whole model and of an adapter."""
-
 from __future__ import annotations
 
 from pathlib import Path

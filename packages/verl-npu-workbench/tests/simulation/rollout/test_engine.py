@@ -1,5 +1,3 @@
-"""The rollout engine of the virtual Ascend answers with the weights that it was given, and with no others."""
-
 from __future__ import annotations
 
 from pathlib import Path

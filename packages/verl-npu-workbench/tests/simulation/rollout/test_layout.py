@@ -1,5 +1,3 @@
-"""Tensor-, data- and pipeline-parallel ranks of a rollout: one of them answers for all."""
-
 from __future__ import annotations
 
 from contextlib import closing

@@ -1,5 +1,3 @@
-"""The engine's own copies of a model's classes."""
-
 from __future__ import annotations
 
 import sys

@@ -31,9 +31,6 @@ _OPERATORS = (
 )
 
 
-SIDES = ("cpu", "plain", "npu")
-
-
 def compute(case: Case, side: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return logits, gradients, and weights after one step of AdamW, computed in `dtype` and converted to float32.
 
