@@ -337,7 +337,8 @@ def _print(
     terminal.echo()
     if planned.rollout:
         _print_rollout(planned.rollout)
-        _print_allocated(**allocated(planned))
+        if verdict.fit is not Fit.FAILED:
+            _print_allocated(**allocated(planned))
     _print_host(planned, peaks, host_fits)
     for each in verdict.reserve:
         terminal.paragraph(
