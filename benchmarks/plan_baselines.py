@@ -9,10 +9,9 @@ of the question is an assumption. With "spread", the standard deviation of the a
 mean, for all jobs. With "mean" all sequences have the same length. With "greatest" they have the maximum length of the
 script, which is the default of a plan.
 
-Memory is the largest of all phases on the rank that verl reports, which is one of the last stage in a pipeline. verl
-never resets the counter that it reports. No parameter is fitted to memory. The time of an engine for a layer and token
-of the longest answer is fitted for each job to the times of all other jobs with such an engine, with graphs or without
-("left_out"). Only one job has an engine without graphs, so the reports of users serve for it. SIMULATED.
+Memory is verl's own figure, as a plan gives it. No parameter is fitted to memory. The time of an engine for a layer
+and token of the longest answer is fitted for each job to the times of all other jobs with such an engine, with graphs
+or without ("left_out"). Only one job has an engine without graphs, so the reports of users serve for it. SIMULATED.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ from verl_npu_workbench.comparison.standards import BASELINES
 
 GIB = 1 << 30
 SPREAD = 0.5
-COUNTED = ("log-probabilities", "reference", "values", "update critic", "update actor")
-"""The phases in verl's trainer processes. An engine has processes of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +153,12 @@ def _beside(job: Job, checkout: Path, lengths: str) -> Found:
     if lengths == "spread":
         sizes["--spread"] = SPREAD
     plan = _plan(job, checkout, sizes)
-    last = max(plan["ranks"], key=lambda rank: rank["rank"])
     spans: list[Mapping[str, Any]] = plan["seconds"]
     step, rollout = spans[-1], spans[0]
     return Found(
         job=job,
         tokens=length,
-        memory=max(peak for phase, peak in last["peaks"].items() if phase in COUNTED) / GIB,
+        memory=sum(plan["allocated"].values()) / GIB,
         least=step["least"],
         most=step["most"],
         training=step["most"] - rollout["most"],

@@ -185,7 +185,6 @@ def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0, whole
     return [
         PhaseCost(
             phase=name,
-            before=0,
             peak=int(peak * GIB),
             after=int(kept * GIB),
             holders={

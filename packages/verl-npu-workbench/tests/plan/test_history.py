@@ -66,6 +66,8 @@ def test_a_commit_that_moved_memory_is_named_with_what_grew(clone, steps) -> Non
     update = next(move for move in found[1].moves if move.phase == "update actor")
     assert (update.before, update.after) == (3 * GIB, 5 * GIB)
     assert (update.holder, update.by) == ("activations and temporary buffers", 2 * GIB)
+    reported = found[1].moves[0]
+    assert (reported.phase, reported.holder, reported.by) == ("perf/max_memory_allocated_gb", "trainer", 2 * GIB)
 
 
 def test_a_commit_that_changes_no_file_of_the_job_is_not_planned(clone, steps) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from verl_npu_workbench.plan.host import host_peaks
 from verl_npu_workbench.plan.job import Outcome, PhaseCost
 from verl_npu_workbench.plan.planning import Planned
+from verl_npu_workbench.plan.verdict import host_peaks
 
-LOAD = PhaseCost(phase="load", before=0, peak=0, after=0, holders={}, host=100, host_after=10)
-UPDATE = PhaseCost(phase="update actor", before=0, peak=0, after=0, holders={}, host=30, host_after=10)
+LOAD = PhaseCost(phase="load", peak=0, after=0, holders={}, host=100, host_after=10)
+UPDATE = PhaseCost(phase="update actor", peak=0, after=0, holders={}, host=30, host_after=10)
 
 
 def _peaks(planned: Callable[..., Planned], tied: bool, *others: PhaseCost) -> dict[str, int]:

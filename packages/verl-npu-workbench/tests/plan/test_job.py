@@ -10,7 +10,7 @@ from verl_npu_workbench.plan.job import Outcome, PhaseCost, Point
 
 GOOD = Outcome(
     rank=0,
-    phases=[PhaseCost("load", 0, 9, 5, {"weights": 5}, messages=[("all_reduce", 8, 2, 4.0)])],
+    phases=[PhaseCost("load", 9, 5, {"weights": 5}, messages=[("all_reduce", 8, 2, 4.0)])],
     timeline=[Point("load", {"weights": 5})],
     seconds=1.5,
 )

@@ -58,6 +58,8 @@ def test_it_has_the_parameters_that_its_page_names(each: Published) -> None:
         ("Qwen/Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-7b"),
         ("/models/qwen2_5_vl_32b", "Qwen2.5-VL-32b"),
         ("moonshotai/Moonlight-16B-A3B-Instruct", "Moonlight-16B-A3B"),
+        ("~/models/DeepSeek-V3-hf", "DeepSeek-V3"),
+        ("deepseek-ai/DeepSeek-R1", "DeepSeek-V3"),
     ],
 )
 def test_a_path_names_its_model(path: str, name: str) -> None:
@@ -66,7 +68,10 @@ def test_a_path_names_its_model(path: str, name: str) -> None:
     assert found.name == name
 
 
-@pytest.mark.parametrize("path", ["", "/models/my-model", "Qwen2-VL-7B-Instruct", "Qwen2.5-VL-9B", "Qwen3-3B", "gpt2"])
+@pytest.mark.parametrize(
+    "path",
+    ["", "/models/my-model", "Qwen2-VL-7B-Instruct", "Qwen2.5-VL-9B", "Qwen3-3B", "gpt2", "DeepSeek-V3.1"],
+)
 def test_another_path_names_none(path: str) -> None:
     assert published(path) is None
 

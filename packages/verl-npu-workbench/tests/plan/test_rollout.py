@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from verl_npu_workbench.plan.hardware import GIB, HARDWARE
 from verl_npu_workbench.plan.model import Model
-from verl_npu_workbench.plan.rollout import other_engines, rollout_of
+from verl_npu_workbench.plan.rollout import other_engines, rollout_of, runs_inside
 from verl_npu_workbench.plan.share import share_of
 
 from verl_npu.errors import PlanError
+from verl_npu.registry.source.tree import SourceTree
 
 from .conftest import ALONE, MODEL, SEPARATE
 
@@ -26,9 +28,8 @@ def test_the_engine_takes_its_share_and_the_cache_has_what_is_left(settings) -> 
     found = _rollout(settings)
     assert found.taken == int(0.6 * HARDWARE["a2"].memory.value)
     assert found.engine_weights == 8_000_000_000
-    assert found.cache == found.taken - found.engine_weights - 2 * GIB
     assert found.token == MODEL.cache // 2
-    assert found.sequences == found.cache // (found.token * 4096)
+    assert found.sequences == (found.taken - found.engine_weights - 2 * GIB) // (found.token * 4096)
 
 
 def test_heads_that_are_fewer_than_the_ranks_are_on_each(settings) -> None:
@@ -109,3 +110,22 @@ def test_a_reward_model_of_unknown_size_is_noted(settings) -> None:
 
     (said,) = other_engines(settings(**REWARD), HARDWARE["a2"], unknown)
     assert said == "Qwen/Qwen3-8B: the model's size is unknown, so its engine is not planned"
+
+
+@pytest.mark.parametrize(
+    ("engine", "module", "name", "inside"),
+    [
+        ("vllm", "vllm_rollout_spmd", "vLLMAsyncRollout", True),
+        ("vllm", "vllm_rollout", "vLLMAsyncRollout", True),
+        ("vllm", "vllm_rollout", "ServerAdapter", False),
+        ("sglang", "vllm_rollout", "vLLMAsyncRollout", False),
+    ],
+)
+def test_only_early_vllm_engines_run_in_the_trainers_process(
+    tmp_path: Path, settings, engine: str, module: str, name: str, inside: bool
+) -> None:
+    file = tmp_path / "verl/workers/rollout/vllm_rollout" / f"{module}.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"class {name}:\n    pass\n")
+    chosen = settings(**{f"{ROLLOUT}name": engine})
+    assert runs_inside(chosen, SourceTree.at(tmp_path, ("verl",))) is inside

@@ -27,7 +27,7 @@ def answers(
     def put(answer: Answer) -> list[dict[str, object]]:
         asked: list[dict[str, object]] = []
 
-        def plan(trainer: object, tree: object, request: Request, told: object) -> Planned:
+        def plan(trainer: object, tree: object, request: Request) -> Planned:
             asked.append(dict(request.changes))
             return answer(asked[-1])
 

@@ -8,7 +8,7 @@ import pytest
 from verl_npu_workbench.jobs.keys import FREE_CACHE_ENGINE
 from verl_npu_workbench.plan.hardware import GIB, reserve_of
 from verl_npu_workbench.plan.planning import Planned
-from verl_npu_workbench.plan.verdict import Fit, PhaseFit, judge
+from verl_npu_workbench.plan.verdict import Fit, PhaseFit, allocated, judge
 
 from .conftest import ALONE, SEPARATE
 
@@ -62,7 +62,6 @@ def test_holders_together_hold_all_that_is_needed(planned, utilization: float) -
         phase.phase: phase.needed for phase in verdict.phases
     }
     rollout = next(phase for phase in verdict.phases if phase.phase == "rollout")
-    assert rollout.holders["key-value cache"] >= plan.rollout.cache
     assert rollout.holders["weights"] == 10 * GIB
     assert rollout.held == plan.rollout.needed + 10 * GIB
 
@@ -72,6 +71,20 @@ def test_an_engine_with_npus_of_its_own_has_no_part_of_the_trainers(planned) -> 
     rollout = next(phase for phase in judge(plan).phases if phase.phase == "rollout")
     assert (rollout.needed, rollout.holders["reserve"]) == (plan.rollout.needed, 0)
     assert "weights" not in rollout.holders
+
+
+def test_verls_own_figure_is_the_peak_of_the_trainers_tensors(planned) -> None:
+    plan = planned({"load": 10.0, "update actor": 40.0, "weight sync": 45.0, "checkpoint": 50.0})
+    (*others, sync, checkpoint) = plan.outcomes[0].phases
+    woken = dataclasses.replace(sync, holders={"rollout engine's weights": 15 * GIB})
+    last = dataclasses.replace(plan.outcomes[0], rank=4, phases=[*others, woken, checkpoint])
+    first = dataclasses.replace(plan.outcomes[0], phases=[sync])
+    assert allocated(dataclasses.replace(plan, outcomes=(last, first))) == {"trainer": 40 * GIB, "engine": 0}
+
+
+def test_verls_own_figure_counts_an_engine_in_the_same_process(planned) -> None:
+    plan = dataclasses.replace(planned({"update actor": 40.0}), inside=True)
+    assert allocated(plan) == {"trainer": 40 * GIB, "engine": plan.rollout.taken - plan.rollout.buffers}
 
 
 def _by_name(plan: Planned) -> dict[str, PhaseFit]:

@@ -22,7 +22,6 @@ from ..places import put
 from ..plan import report
 from ..plan.hardware import GIB, HARDWARE
 from ..plan.history import history as each_step
-from ..plan.host import host_peaks
 from ..plan.job import Holder
 from ..plan.planning import TOGETHER, Planned, Request
 from ..plan.planning import plan as make
@@ -31,7 +30,7 @@ from ..plan.rollout import Rollout
 from ..plan.search import Largest, Search, make_fit
 from ..plan.search import largest_micro_batch as largest_of
 from ..plan.timing import assumptions, spans, total
-from ..plan.verdict import Fit, PhaseFit, Verdict, judge
+from ..plan.verdict import FIGURE, Fit, PhaseFit, Verdict, allocated, host_peaks, judge
 from .options import command, html_option, output_option, refuse_ignored, unconfined_option, verl_option
 from .script import asked_trainer, is_program, say_unconfined
 
@@ -56,7 +55,6 @@ _MARKS = {
         "verl-npu plan examples/grpo_trainer/run_qwen3-8b_npu.sh",
         "verl-npu plan run.sh --npu a3 --model-config config.json --html plan.html",
         "verl-npu plan run_sft.sh --largest-micro-batch",
-        "verl-npu plan run.sh --compare before.json",
     )
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
@@ -148,12 +146,6 @@ _MARKS = {
 )
 @html_option
 @click.option(
-    "--compare",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Compare the plan with an earlier plan that is stored in this JSON file.",
-)
-@click.option(
     "--history",
     metavar="GOOD..BAD",
     help="Plan the job at each commit in this range, and report the commits that changed the job's memory. "
@@ -181,7 +173,6 @@ def plan(
     output: Path,
     png: Path | None,
     html: Path | None,
-    compare: Path | None,
     history: str | None,
     as_json: bool,
 ) -> None:
@@ -197,14 +188,13 @@ def plan(
     the status is 0 if every plan shows the same memory, and 1 if a commit changes the memory or cannot be planned.
     """
     if history is not None:
-        refuse_ignored("--history", "png", "html", "compare", "largest_micro_batch", "no_tries")
+        refuse_ignored("--history", "png", "html", "largest_micro_batch", "no_tries")
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
     if html:
         need("jinja2", "--html", error=PlanError)
     _refuse_lengths(lengths, prompt_length, response_length, spread)
     _refuse_places(output, png, html)
-    before = report.read(compare) if compare else None
     say_unconfined(unconfined)
     request = Request(
         output=output,
@@ -219,14 +209,13 @@ def plan(
         memory=int((memory or 0) * GIB / TOGETHER),
         unconfined=unconfined,
     )
-    told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
     if history is not None:
         sys.exit(_print_history(history, script, arguments, verl, request, as_json))
     trainer, tree, name = asked_trainer("plan", script, arguments, verl, unconfined)
-    planned = make(trainer, tree, request, told)
+    planned = make(trainer, tree, request)
     verdict = judge(planned)
-    search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
-    largest = largest_of(trainer, tree, request, planned, told) if largest_micro_batch else None
+    search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict)
+    largest = largest_of(trainer, tree, request, planned) if largest_micro_batch else None
     found = report.content(name, planned, verdict, search, largest)
     peaks = host_peaks(planned)
     host_fits = host_memory is None or max(peaks.values(), default=0) <= host_memory * GIB
@@ -249,8 +238,6 @@ def plan(
             terminal.paragraph(
                 _("{reason}: use more NPUs, a smaller model, or shorter sequences").format(reason=reason)
             )
-        if before is not None:
-            _print_difference(before, found)
         terminal.line(_("the whole plan: {output}").format(output=output / "plan.json"))
     sys.exit(_STATUS[verdict.fit] if host_fits else Status.FOUND)
 
@@ -353,6 +340,8 @@ def _print(
     terminal.echo()
     if planned.rollout:
         _print_rollout(planned.rollout)
+        if verdict.fit is not Fit.FAILED:
+            _print_allocated(**allocated(planned))
     _print_host(planned, peaks, host_fits)
     for each in verdict.reserve:
         terminal.paragraph(
@@ -428,6 +417,15 @@ def _print_rollout(rollout: Rollout) -> None:
             ),
             indent="  ",
         )
+
+
+def _print_allocated(trainer: int, engine: int) -> None:
+    said = _("verl's {figure}: {trainer:.2f} GiB of tensors").format(figure=FIGURE, trainer=trainer / GIB)
+    if engine:
+        said += _(" and {engine:.2f} GiB of the engine, which runs in the trainer's process").format(
+            engine=engine / GIB
+        )
+    terminal.paragraph(said, indent="  ")
 
 
 def _print_host(planned: Planned, peaks: Mapping[str, int], fits: bool) -> None:
@@ -510,20 +508,3 @@ def _print_time(planned: Planned) -> None:
         terminal.line(f"  {terminal.padded(span.phase, 18)} {span.least:9.1f} {span.most:9.1f}")
     for assumption in assumptions(planned):
         terminal.paragraph(assumption, label=_("  assumed: "), indent="    ")
-
-
-def _print_difference(before: Mapping[str, object], found: Mapping[str, object]) -> None:
-    terminal.echo()
-    terminal.line(terminal.styled(_("compared with {name}").format(name=before["name"]), "bold"))
-    old = {str(each["phase"]): each for each in before["phases"]}  # type: ignore[attr-defined]
-    for each in found["phases"]:  # type: ignore[attr-defined]
-        other = old.get(str(each["phase"]))
-        if other is None:
-            terminal.line(_("  {phase} is new").format(phase=terminal.padded(each["phase"], 18)))
-            continue
-        change = (each["needed"] - other["needed"]) / GIB
-        terminal.line(
-            _("  {phase} {change:+8.2f} GiB  {fit} -> {each_fit}").format(
-                phase=terminal.padded(each["phase"], 18), change=change, fit=other["fit"], each_fit=each["fit"]
-            )
-        )

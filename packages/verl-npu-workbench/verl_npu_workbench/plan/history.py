@@ -15,7 +15,7 @@ from verl_npu.language import gettext as _
 
 from .job import Holder
 from .planning import Planned
-from .verdict import judge
+from .verdict import FIGURE, allocated, judge
 
 _LEAST = 10 << 20
 """The smallest number of bytes that counts as a move."""
@@ -25,7 +25,7 @@ _SETTINGS = ".yaml"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A phase whose memory a commit changed. Sizes are in bytes."""
+    """A phase whose memory a commit changed, or the memory that verl reports. Sizes are in bytes."""
 
     phase: str
     before: int
@@ -88,7 +88,7 @@ def history(repository: Path, commits: str, plan: Callable[[Path], Planned]) -> 
             continue
         imported = {name for outcome in planned.outcomes for name in outcome.read}
         read = {*shell, *imported} if imported else None
-        memory = {phase.phase: phase.holders for phase in judge(planned).phases}
+        memory = {FIGURE: allocated(planned), **{phase.phase: phase.holders for phase in judge(planned).phases}}
         yield Step(commit, subject, planned=True, moves=tuple(_moves(before, memory)) if before else ())
         before = memory
 

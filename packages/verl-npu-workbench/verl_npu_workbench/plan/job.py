@@ -198,7 +198,6 @@ class PhaseCost:
     """The cost of a phase on one rank. Memory is in bytes."""
 
     phase: str
-    before: int
     peak: int
     after: int
     holders: Mapping[str, int]

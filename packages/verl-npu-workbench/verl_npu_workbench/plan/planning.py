@@ -46,8 +46,8 @@ from .hardware import GIB, Hardware
 from .job import SAYS, Outcome, Part, Phase, Picture, RankJob, StartJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
-from .rollout import Rollout, other_engines, rollout_of
-from .share import Share, keeps_budget, share_of
+from .rollout import Rollout, other_engines, rollout_of, runs_inside
+from .share import Share, keeps_budget, share_of, verl_of
 
 TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
 _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
@@ -112,6 +112,8 @@ class Planned:
     hardware: Hardware
     seconds: float
     notes: tuple[str, ...]
+    inside: bool = False
+    """Whether the rollout's engine runs in the trainer's processes."""
 
     @property
     def servers(self) -> int:
@@ -119,10 +121,8 @@ class Planned:
         return self.rollout.servers if self.rollout else 0
 
 
-def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
+def plan(trainer: Trainer, tree: Path, request: Request) -> Planned:
     """Run one rank of each kind in phantom memory, and return the cost of the phases.
-
-    `told` is called with a message when a rank starts and when it enters a phase.
 
     Raises:
         JobSettingError: Hydra does not accept the script's settings.
@@ -164,7 +164,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         for rank in share.ranks
     ]
     _check_memory(request, min(len(jobs), TOGETHER))
-    outcomes = _together(jobs, lambda job, ended: _run(job, trainer, request, folder, told, ended))
+    outcomes = _together(jobs, lambda job, ended: _run(job, trainer, request, folder, ended))
     not_shown = dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)
     return Planned(
         trainer=trainer,
@@ -176,6 +176,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         hardware=request.hardware,
         seconds=time.monotonic() - started,
         notes=(*share.notes, *work.notes, *(_("not shown: {each}").format(each=each) for each in not_shown)),
+        inside=work.rollout is not None and not work.rollout.own_npus and runs_inside(settings, verl_of(tree)),
     )
 
 
@@ -311,12 +312,9 @@ def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome])
             raise
 
 
-def _run(
-    job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None], ended: Event
-) -> Outcome:
+def _run(job: RankJob, trainer: Trainer, request: Request, folder: Path, ended: Event) -> Outcome:
     """Run one rank in a separate process and in a sandbox, because it runs code from the source tree."""
     log = folder / f"rank-{job.rank}.log"
-    told(_("rank {rank} of {world}").format(rank=job.rank, world=job.world))
     with progress.step(_("rank {rank} of {world}").format(rank=job.rank, world=job.world)) as step:
         phases = Phases(log)
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_npu.errors import PlanError
 from verl_npu.language import gettext as _
 
 from ..pages import render
 from .hardware import GIB
-from .host import host_peaks
 from .job import Holder, Outcome, Phase, Point
 from .planning import Planned
 from .search import Largest, Search
 from .timing import assumptions, spans, total
-from .verdict import PhaseFit, Verdict
+from .verdict import PhaseFit, Verdict, allocated, host_peaks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_FORMAT = 1
 _NOTHING = Search()
 
 
@@ -37,7 +33,7 @@ def content(
     """Return the JSON representation of a plan. Memory is in bytes and time in seconds."""
     found = spans(planned)
     return {
-        "format": _FORMAT,
+        "format": 1,
         "simulated": True,
         "name": name,
         "verdict": verdict.fit.value,
@@ -52,6 +48,7 @@ def content(
         "share": _share(planned),
         "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
         "host": host_peaks(planned),
+        "allocated": allocated(planned),
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
         "seconds": [dataclasses.asdict(span) for span in (*found, total(found, planned.servers))],
@@ -103,28 +100,6 @@ def _rank(outcome: Outcome, planned: Planned) -> dict[str, object]:
         "error": outcome.error,
         "failed_in": outcome.failed_in,
     }
-
-
-def read(path: Path) -> Mapping[str, object]:
-    """Read a plan from its JSON file.
-
-    Raises:
-        PlanError: the file does not contain a plan in this format.
-    """
-    found: object = None
-    try:
-        found = json.loads(path.read_text())
-        told = str(found.get("format", "none")) if isinstance(found, dict) else "none"
-    except (OSError, ValueError) as error:
-        told = str(error)
-    if isinstance(found, dict) and found.get("format") == _FORMAT:
-        return found
-    raise PlanError(
-        subject=str(path),
-        expected=_("a plan of format {format} that `verl-npu plan --json` wrote").format(format=_FORMAT),
-        found=told,
-        fix=_("make the plan again with this verl-npu, or give another file"),
-    )
 
 
 _COLOURS = {

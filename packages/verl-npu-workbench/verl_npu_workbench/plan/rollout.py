@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from verl_npu.errors import PlanError
 from verl_npu.features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
 from verl_npu.language import gettext as _
+from verl_npu.registry.source.probe import AnyOf, Defines
+from verl_npu.registry.source.tree import SourceTree
 
 from ..jobs.keys import (
     FREE_CACHE_ENGINE,
@@ -37,6 +39,13 @@ _WORKER_BUCKETS = 1
 _TEACHERS = r"distillation\.teacher_models?(\.\w+)?\.model_path"
 _CHECKPOINT_ENGINE = f"{ROLLOUT}.checkpoint_engine"
 BUCKET = f"{_CHECKPOINT_ENGINE}.update_weights_bucket_megabytes"
+_INSIDE = AnyOf(
+    *(
+        Defines(f"verl.workers.rollout.vllm_rollout.{module}:vLLMAsyncRollout")
+        for module in ("vllm_rollout", "vllm_rollout_spmd")
+    )
+)
+"""Holds up to v0.7.0, where vLLM's workers run in the trainer's processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,6 @@ class Rollout:
     """The number of NPUs of all engines together."""
     buffers: int
     """The engine's own activations and graphs. The number is an assumption."""
-    cache: int
     token: int
     """The cache for one token."""
     sequences: int
@@ -95,6 +103,11 @@ class Rollout:
         return (_BUCKETS + _WORKER_BUCKETS) * self.bucket
 
 
+def runs_inside(settings: Settings, verl: SourceTree) -> bool:
+    """Return whether the script's engine runs in the trainer's processes."""
+    return settings.text(f"{ROLLOUT}.name") == "vllm" and bool(_INSIDE.answer(lambda atom: atom.holds(verl)))
+
+
 def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardware) -> Rollout:
     """Return the memory of a script's rollout engine."""
     tensor = size(settings, ROLLOUT_TENSOR)
@@ -125,7 +138,6 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
         engine_weights=weights,
         npus=servers or share.world,
         buffers=_BUFFERS,
-        cache=max(cache, 0),
         token=token,
         sequences=max(cache, 0) // max(token * length, 1),
         least=weights + _BUFFERS + token * length,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,14 +56,7 @@ class Search:
         return dict(self.tries[-1].changes) if self.tries and self.tries[-1].verdict.fit is Fit.FITS else {}
 
 
-def make_fit(
-    trainer: Trainer,
-    tree: Path,
-    request: Request,
-    planned: Planned,
-    verdict: Verdict,
-    told: Callable[[str], None] = lambda text: None,
-) -> Search:
+def make_fit(trainer: Trainer, tree: Path, request: Request, planned: Planned, verdict: Verdict) -> Search:
     """Change settings (turn knobs) one after the other until the plan fits. If a fitting plan is found, it is the
     last try.
 
@@ -83,13 +76,16 @@ def make_fit(
             break
         knob = left[0]
         together = {**changes, **dict(knob.changes)}
-        told(_("trying {changes}").format(changes=_(", ").join((f"{key}={value}" for key, value in knob.changes))))
         try:
             asked = dataclasses.replace(request, changes=tuple(together.items()), model=planned.model)
             with progress.step(
-                _("try {count} of at most {most_tries}").format(count=len(tries) + 1, most_tries=_MOST_TRIES)
+                _("try {count} of at most {most_tries}: {changes}").format(
+                    count=len(tries) + 1,
+                    most_tries=_MOST_TRIES,
+                    changes=_(", ").join(f"{key}={value}" for key, value in knob.changes),
+                )
             ):
-                again = plan(trainer, tree, asked, told)
+                again = plan(trainer, tree, asked)
         except PlanError:
             useless.add(knob.changes)
             continue
@@ -97,7 +93,6 @@ def make_fit(
         tries.append(Try(knob, tuple(together.items()), again, judged))
         if knob.npus and judged.fit.lacks and (stays := _stays(planned, verdict, again, judged)):
             cause, most_npus = stays, 0
-            told(cause)
         if judged.fit is Fit.FAILED or (judged.fit.lacks and _excess(again, judged) >= _excess(planned, verdict)):
             useless.add(knob.changes)
             continue
@@ -179,9 +174,7 @@ class Largest:
     probes: tuple[Probe, ...]
 
 
-def largest_micro_batch(
-    trainer: Trainer, tree: Path, request: Request, planned: Planned, told: Callable[[str], None] = lambda text: None
-) -> Largest:
+def largest_micro_batch(trainer: Trainer, tree: Path, request: Request, planned: Planned) -> Largest:
     """Find the largest size that fits, by doubling and then by bisection.
 
     Only sizes that verl accepts are planned: divisors of a mini batch, and token budgets that hold whole sequences.
@@ -197,12 +190,13 @@ def largest_micro_batch(
     at = max((index for index, size in enumerate(sizes) if size <= planned.settings.whole(batch.key, 1)), default=0)
     while failing - fitting > 1 and len(probes) < _MOST_PROBES:
         size = sizes[at]
-        told(f"{batch.key}={size}")
         changed = dataclasses.replace(request, changes=(*request.changes, (batch.key, size)), model=planned.model)
         with progress.step(
-            _("size {count} of at most {most_probes}").format(count=len(probes) + 1, most_probes=_MOST_PROBES)
+            _("size {count} of at most {most_probes}: {key}={size}").format(
+                count=len(probes) + 1, most_probes=_MOST_PROBES, key=batch.key, size=size
+            )
         ):
-            probes[at] = _probe(size, planned, plan(trainer, tree, changed, told))
+            probes[at] = _probe(size, planned, plan(trainer, tree, changed))
         if probes[at].fits:
             fitting = at
         else:

@@ -58,16 +58,18 @@ _MANY = 8
 def keeps_budget(trainer: Trainer, tree: Path) -> bool:
     """Return whether the script's verl, or VERL_NPU_TOKEN_BUDGET=1, keeps every micro batch within its token budget.
 
-    Otherwise, verl makes as few micro batches as the number of tokens allows, and some of them exceed the budget. If
-    the tree has no verl, the installed verl is examined instead.
+    Otherwise, verl makes as few micro batches as the number of tokens allows, and some of them exceed the budget.
     """
     asked = environment.TOKEN_BUDGET.read({**os.environ, **trainer.exports})
-    if asked:
-        return True
+    source = verl_of(tree)
+    return asked or bool(BOUNDED_UPSTREAM.answer(lambda atom: atom.holds(source)))
+
+
+def verl_of(tree: Path) -> SourceTree:
+    """Return the source of the tree's verl, or of the installed verl if the tree has none."""
     # A folder named verl may be a clone of the repository instead of the package.
     has_verl = (tree / _VERL[0] / "__init__.py").is_file()
-    source = SourceTree.at(tree, _VERL) if has_verl else SourceTree.installed(_VERL)
-    return bool(BOUNDED_UPSTREAM.answer(lambda atom: atom.holds(source)))
+    return SourceTree.at(tree, _VERL) if has_verl else SourceTree.installed(_VERL)
 
 
 @dataclass(frozen=True, slots=True)

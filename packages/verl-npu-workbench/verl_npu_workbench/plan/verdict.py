@@ -1,4 +1,4 @@
-"""Judges whether each phase of a plan fits into its NPUs' memory."""
+"""Judges whether each phase of a plan fits into its NPUs' memory, and sums up the memory of its machines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from .hardware import Reserve, reserve_of
 from .job import Holder, Phase, PhaseCost
 from .planning import Planned
 from .rollout import Rollout
+
+FIGURE = "perf/max_memory_allocated_gb"
+"""The memory that verl reports."""
 
 
 class Fit(Enum):
@@ -87,6 +90,39 @@ def judge(planned: Planned) -> Verdict:
         )
         fit = (Fit.MAY_NOT if may else Fit.DOES_NOT) if failing else Fit.FITS
     return Verdict(fit, tuple(found), reserve, capacity)
+
+
+def allocated(planned: Planned) -> dict[str, int]:
+    """Return the two parts of what verl reports as perf/max_memory_allocated_gb: the bytes of the trainer's tensors,
+    and those of an engine in the same process.
+
+    verl never resets torch's counter, and reports the last rank's. torch counts a sleeping engine's weights and cache,
+    too. A checkpoint is saved after the report.
+    """
+    last = max(planned.outcomes, key=lambda outcome: outcome.rank)
+    phases = [cost for cost in last.phases if cost.phase != Phase.CHECKPOINT.value]
+    peak = max((cost.peak - cost.holders.get(Holder.ENGINE.value, 0) for cost in phases), default=0)
+    engine = planned.rollout.needed - planned.rollout.buffers if planned.rollout and planned.inside else 0
+    return {"trainer": peak, "engine": engine}
+
+
+def host_peaks(planned: Planned) -> dict[str, int]:
+    """Return, for each phase, the bytes that large tensors take in a machine's host memory. All ranks of the machine
+    are counted at their peaks.
+
+    While loading, verl lets one rank read the whole model and gives the others their shares, unless weights are tied.
+    Source: verl/utils/fsdp_utils.py, `get_init_weight_context_manager`.
+    """
+    local, found = planned.share.local, {}
+    for phase in Phase:
+        costs = [cost for outcome in planned.outcomes for cost in outcome.phases if cost.phase == phase.value]
+        if not costs:
+            continue
+        most = max(cost.host for cost in costs)
+        alone = phase is Phase.LOAD and not planned.model.tied
+        others = max(cost.host_after for cost in costs) if alone else most
+        found[phase.value] = most + (local - 1) * others
+    return found
 
 
 def _phase_fit(phase: Phase, planned: Planned, groups: int, capacity: int) -> PhaseFit | None:

@@ -124,7 +124,6 @@ class Recording:
             at = span.begin + int(curve.argmax())
             cost = PhaseCost(
                 phase=span.phase.value,
-                before=int(totals[span.begin]),
                 peak=int(totals[at]),
                 after=int(totals[span.end]),
                 holders=_held(by_holder, at),
