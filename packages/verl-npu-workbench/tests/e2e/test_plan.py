@@ -178,4 +178,4 @@ def test_a_script_of_megatron_says_what_to_install_before_its_ranks_fail(plan: P
     done = plan("actor_rollout_ref.actor.strategy=megatron")
     assert (done.returncode, done.stdout) == (2, "")
     assert "expected the package megatron-core in this environment" in " ".join(done.stderr.split())
-    assert "scripts/plan.sh, which makes an environment" in " ".join(done.stderr.split())
+    assert "scripts/plan.sh, which creates an environment" in " ".join(done.stderr.split())

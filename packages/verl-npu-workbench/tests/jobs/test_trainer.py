@@ -136,17 +136,17 @@ def test_two_trainers_are_too_many(captured: Captured) -> None:
 
 
 def test_a_script_without_a_trainer_says_what_it_calls(captured: Captured) -> None:
-    with pytest.raises(SourceError, match=r"found calls of ray start --head; python3 convert\.py"):
+    with pytest.raises(SourceError, match=r"found a script that runs only ray start --head; python3 convert\.py"):
         trainer_of(captured("ray start --head", "python3 convert.py"))
 
 
 def test_a_script_that_stops_before_its_trainer_says_why(captured: Captured) -> None:
-    with pytest.raises(SourceError, match="ends with status 3; the last line of its output is: give a model"):
+    with pytest.raises(SourceError, match="exits with status 3; the last line of its output is: give a model"):
         trainer_of(captured("echo give a model >&2", "exit 3", COMMAND))
 
 
 def test_an_empty_script_has_no_trainer(captured: Captured) -> None:
-    with pytest.raises(SourceError, match="found a script that calls no program; add the script's arguments"):
+    with pytest.raises(SourceError, match="found a script that runs no program; add the script's arguments"):
         trainer_of(captured())
 
 

@@ -179,7 +179,7 @@ def test_the_npus_of_a_real_machine_are_counted(monkeypatch: pytest.MonkeyPatch)
 def test_npus_that_cannot_be_counted_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "virtual_npus", lambda variables: "")
     monkeypatch.setattr(running, "_COUNT", "raise SystemExit('no driver')")
-    with pytest.raises(RolloutError, match="expected their number; found no driver"):
+    with pytest.raises(RolloutError, match="expected a number; found no driver"):
         running._npus()
 
 

@@ -1,4 +1,4 @@
-"""An interpreter for upstream's source that finds the errors with which upstream rejects a configuration.
+"""An interpreter for upstream's source that finds the errors that upstream raises when it rejects a configuration.
 
 It never executes upstream's code. It follows statements into upstream's functions, methods, and classes as long as
 they depend only on the configuration. An expression that depends on anything else has an unknown value, and so does a
@@ -207,7 +207,8 @@ def _same(one: object, other: object) -> bool:
 
 
 def section(settings: Settings, key: str = "") -> object:
-    """Return a section of the configuration, or the whole configuration, as an argument for a followed function."""
+    """Return a section of the configuration, or the whole configuration, as an argument for an interpreted
+    function."""
     return _Section(dict(settings.values), key)
 
 
@@ -224,8 +225,8 @@ def refused(
     known: Mapping[str, object] | None = None,
     given: Mapping[str, object] | None = None,
 ) -> Iterator[str]:
-    """Yield the error messages with which a function rejects its arguments. For a class, yield those of its
-    instantiation.
+    """Yield the error messages that a function raises when it rejects its arguments. For a class, yield the messages
+    of its instantiation.
 
     Args:
         known: the return values of calls that depend on the job's size. The keys are the calls' source text.
@@ -238,7 +239,7 @@ def refused(
 
 
 def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object:
-    """Return the value that a function returns, or None if it is unknown."""
+    """Return the value that a function returns, or None if the value cannot be determined."""
     with contextlib.suppress(_Unknown):
         found = _Reading(target.module, tree, [], {}).asked(target, args, {})
         return None if found is UNKNOWN else found
@@ -246,7 +247,7 @@ def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object
 
 
 def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) -> Iterator[tuple[str, str]]:
-    """Yield each section's key with the error messages of the class in the section's `_target_`."""
+    """For each rejected section, yield the section's key and the error messages of the class in its `_target_`."""
     for key in keys:
         said: list[str] = []
         with contextlib.suppress(_Unknown):
@@ -317,8 +318,8 @@ class _Reading:
     """Whether the function's loops over unknown values run at least once, like the loops over a job's batches."""
 
     def asked(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> object:
-        """Follow the call of a function, a method, or a class, and return the result of the call. For a method, the
-        first of `args` is the object."""
+        """Interpret the call of a function, a method, or a class, and return its result. For a method, the first of
+        `args` is the object."""
         for place in self.tree.chain(target):
             match self.tree.nodes(place):
                 case [ast.FunctionDef() | ast.AsyncFunctionDef() as node]:
@@ -1012,7 +1013,7 @@ class _Reading:
         given: Mapping[str, object],
         around: Mapping[str, object] | None = None,
     ) -> object:
-        """Follow a function's body with the given arguments and the names that surround the function. Return its
+        """Interpret a function's body with the given arguments and the names of the enclosing scope, and return the
         result."""
         taken = node.args
         names: Names = dict(around or {})
@@ -1028,8 +1029,8 @@ class _Reading:
         return None if ended is None else ended.value
 
     def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
-        """Return a new object of a class, after following its `__init__`, or its `__post_init__` if it is a
-        dataclass."""
+        """Return a stand-in for a new instance of a class, after interpreting its `__init__`, or its `__post_init__`
+        if it is a dataclass."""
         made, line = _Object(target), self._resolution_order(target)
         if any(map(self._is_made_elsewhere, line)):
             raise _Unknown

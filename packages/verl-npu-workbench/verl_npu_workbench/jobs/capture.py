@@ -70,8 +70,8 @@ class _Places:
 
 
 def fresh_home() -> Path:
-    """Return an empty folder to serve as the home folder in a sandbox. In the sandbox it gets the path of the user's
-    own home folder, so that paths below it in the script stay the same."""
+    """Return an empty folder that replaces the home folder in a sandbox. The folder is mounted at the path of the
+    user's home folder, so that paths in the script stay valid."""
     return Path.home().absolute()
 
 
@@ -80,7 +80,7 @@ _SANDBOX_PLACES = _Places(Path("/stand-ins"), Path("/stand-in-state"), fresh_hom
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a program from the script."""
+    """One call of a program by the script."""
 
     program: str
     arguments: tuple[str, ...]
@@ -122,7 +122,7 @@ class Capture:
         }
 
     def inherited(self, call: Call) -> dict[str, str]:
-        """Return the user's variables that reached this call with unchanged values."""
+        """Return the user's environment variables that the script passed to this call unchanged."""
         own = _environment({}, _SANDBOX_PLACES)
         return {name: value for name, value in self.before.items() if name not in own and call.has(name, value)}
 
@@ -140,8 +140,8 @@ def tree_of(script: Path) -> Path:
 
 
 def required_verl(script: Path) -> list[str]:
-    """Return the commands that install the verl that a script's recipe needs, from the recipe's REQUIRED_VERL.txt. The
-    result is empty if the script belongs to no recipe with such a file."""
+    """Return the commands that install the revision of verl in the recipe's REQUIRED_VERL.txt, or an empty list if the
+    script belongs to no recipe with this file."""
     for folder in script.resolve().parents[:2]:
         file = folder / "REQUIRED_VERL.txt"
         if file.is_file():
@@ -159,17 +159,17 @@ def capture(
     """Run `script` in a sandbox, from the root of `tree`, and return its calls. Stand-ins replace all programs that it
     calls.
 
-    If the script only joins the Ray cluster of another node, it runs again as on that node, because the trainer starts
-    there.
+    If the script only joins a Ray cluster that another node starts, the script runs a second time as on that node,
+    because the trainer starts there.
 
     Args:
         given: variables that the user sets for the script. The script gets only those that `allowed` permits.
-        unconfined: run without a sandbox, because the user asks for it. The stand-ins are on the script's PATH, but
+        unconfined: run without a sandbox, because the user requested it. The stand-ins are on the script's PATH, but
             nothing prevents the script from reaching everything else.
 
     Raises:
         SourceError: the script cannot be read, has a syntax error, or did not end in time.
-        SandboxError: no sandbox is possible here.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     check_text(script)
     check_possible(unconfined)
@@ -180,11 +180,14 @@ def capture(
     if result.ended.limit:
         raise SourceError(
             subject=str(script),
-            expected=_("the script to end quickly, because the programs that it starts are replaced by stand-ins"),
-            found=_("{limit}; the last call was {shown}").format(limit=result.ended.limit, shown=_shown(result.calls)),
+            expected=_("a script that ends quickly, because stand-ins replace the programs that it starts"),
+            found=_("{limit}; the last program that the script called was {shown}").format(
+                limit=result.ended.limit, shown=_shown(result.calls)
+            ),
             fix=_(
-                "give the trainer's own command instead (verl-npu rehearse -- python3 -m verl.trainer.main_ppo "
-                "key=value …): the script computes for too long, or waits for something that only the cluster has"
+                "the script computes for too long, or waits for something that exists only on the cluster, so "
+                "specify the trainer's own command instead (verl-npu rehearse -- python3 -m "
+                "verl.trainer.main_ppo key=value …)"
             ),
         )
     return result

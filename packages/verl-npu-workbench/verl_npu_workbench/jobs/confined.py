@@ -26,7 +26,7 @@ def sandbox_of(
 
     Args:
         reads: files and folders of verl-npu that the program reads.
-        writes: the folders that the program writes to, by their paths in the sandbox.
+        writes: a mapping from paths in the sandbox to the folders that the program writes to.
     """
     seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(trainer, tree))
     machine = [path for path in (device_cache(), _PROCESSORS) if path.is_dir()]
@@ -40,8 +40,8 @@ def sandbox_of(
 
 
 def named(trainer: Trainer) -> set[str]:
-    """Return the environment variables that a trainer's script, its settings, or the files named in either of them may
-    read."""
+    """Return the environment variables that may be read by a trainer's script, by the trainer's settings, or by the
+    files that either of them names."""
     return words_of(trainer.overrides, trainer.folder) | set(trainer.inherited)
 
 

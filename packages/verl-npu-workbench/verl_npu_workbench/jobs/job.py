@@ -40,7 +40,7 @@ _CONFIGURATIONS = Path("verl", "trainer", "config")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The source of a trainer's configuration."""
+    """The trainer's file, and the folder and the name of its configuration."""
 
     source: Path
     """The trainer's own file."""
@@ -92,7 +92,7 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     raise JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
         found=_("the folder {folder} does not exist").format(folder=folder),
-        fix=_("correct --config-path. The path is relative to the folder of the trainer's own file"),
+        fix=_("correct --config-path. The path is relative to the folder that contains the trainer's main file"),
     )
 
 
@@ -100,11 +100,11 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     """Compose a trainer's settings with Hydra. This happens in a sandbox, because Hydra runs plugins from the tree.
 
     Args:
-        unconfined: compose without a sandbox, because the user asks for it.
+        unconfined: compose without a sandbox, because the user requested it.
 
     Raises:
-        JobSettingError: Hydra refuses an override or cannot run.
-        SandboxError: no sandbox is possible here.
+        JobSettingError: Hydra rejects an override or cannot run.
+        SandboxError: a sandbox cannot be created on this machine.
     """
     entry = entry_of(trainer, tree)
     check_possible(unconfined)
@@ -117,11 +117,11 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     if "error" in answer:
         raise JobSettingError(
             subject=_("the overrides of {module}").format(module=trainer.module),
-            expected=_("overrides that Hydra accepts"),
+            expected=_("valid Hydra overrides"),
             found=said,
             fix=_(
-                "look the key up in this verl's own configuration: put + in front of a key that the configuration "
-                "does not have, and use the new name of a key that was moved"
+                "look the key up in the configuration of this version of verl: put + in front of a key that the "
+                "configuration does not have, and use the new name of a key that was moved"
             ),
         )
     parts = ("values", "interpolations", "dangling", "config")
@@ -230,7 +230,7 @@ def _source(trainer: Trainer, tree: Path) -> Path:
     raise JobSettingError(
         subject=_("the trainer {module}").format(module=module),
         found=_("the trainer is neither in {tree} nor installed").format(tree=tree),
-        fix=_("give the checkout of verl in which the script is started: --source PATH"),
+        fix=_("specify the checkout of verl that the script is started in: --source PATH"),
     )
 
 
@@ -247,7 +247,7 @@ def _hydra_main_arguments(source: Path) -> tuple[str, str]:
             subject=_("the trainer {source}").format(source=source),
             expected=_("a Python file"),
             found=_("a file that Python cannot parse ({error})").format(error=error),
-            fix=_("start only Python files with python3 or torchrun, and shell scripts with bash"),
+            fix=_("use python3 or torchrun only to start Python files, and use bash to start shell scripts"),
         ) from error
     for node in ast.walk(parsed):
         if not isinstance(node, ast.FunctionDef):

@@ -34,7 +34,7 @@ TRAIN_FILES, VALIDATION_FILES = "data.train_files", "data.val_files"
 
 
 def size(settings: Settings, key: str) -> int:
-    """Return a size, or 1 if it is not set or smaller than 1."""
+    """Return a size setting, or 1 if the setting is missing or smaller than 1."""
     return max(settings.whole(key, 1), 1)
 
 
@@ -48,7 +48,7 @@ HOST_FRACTION = f"{ACTOR}.optim.override_optimizer_config.optimizer_offload_frac
 
 
 def is_partly_on_host(settings: Settings) -> bool:
-    """Return whether a part of a Megatron actor's optimizer runs on the host, and the other part on the NPU."""
+    """Return whether a Megatron actor's optimizer runs partly on the host and partly on the NPU."""
     on_host = settings.truth(f"{HOST_FRACTION.rpartition('.')[0]}.optimizer_cpu_offload")
     return is_megatron(settings) and on_host and 0 < settings.number(HOST_FRACTION) < 1
 
@@ -67,8 +67,8 @@ def is_separate(settings: Settings) -> bool:
 
 
 def own_rollout(settings: Settings) -> tuple[str, str]:
-    """Return the two configuration keys that size a rollout with separate NPUs: the key of its number of NPUs per
-    node, and the key of its number of nodes."""
+    """Return the two configuration keys that set the size of a rollout with separate NPUs: the number of NPUs per
+    node, and the number of nodes."""
     if is_separate(settings):
         return f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes"
     return ROLLOUT_NPUS, ROLLOUT_NODES

@@ -15,7 +15,8 @@ from .trainer import Trainer
 
 
 class Framework(enum.Enum):
-    """A part of the job that divides the NPUs among its ranks. If it cannot divide them, it ends the job."""
+    """A component of the job that divides the NPUs among its ranks. The job fails if the NPUs cannot be divided
+    evenly."""
 
     MEGATRON = "Megatron"
     FSDP = "FSDP"
@@ -24,7 +25,7 @@ class Framework(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """The parallel sizes with which a model is trained."""
+    """The parallel sizes used to train a model."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -36,16 +37,14 @@ class Parallelism:
 
     @property
     def sharing(self) -> int:
-        """The number of NPUs that share a sequence."""
+        """The number of NPUs that each sequence is divided among."""
         return self.tensor * self.context * self.sequence
 
     @property
     def multiple(self) -> int:
-        """The number of tokens that divides the length of each packed sequence. It is 1 without a pipeline.
-
-        Megatron is told the lengths that its stages exchange before verl pads sequences to this multiple. Source:
-        verl/models/mcore/util.py, `preprocess_packed_seqs`.
-        """
+        """The number of tokens that must divide the length of each packed sequence, or 1 without a pipeline. verl
+        passes the lengths that pipeline stages exchange to Megatron before it pads sequences to a multiple of this
+        number. Source: verl/models/mcore/util.py, `preprocess_packed_seqs`."""
         return self.tensor * (2 * self.context if self.context > 1 else 1) if self.pipeline > 1 else 1
 
     @property
@@ -55,7 +54,7 @@ class Parallelism:
 
     @property
     def fewest(self) -> int:
-        """The smallest number of NPUs that these parallel sizes allow. Expert parallelism may span all dimensions
+        """The smallest number of NPUs that these parallel sizes require. Expert parallelism may span all dimensions
         except the pipeline."""
         experts = self.expert * self.expert_tensor if self.expert > 1 else 1
         return self.pipeline * math.lcm(self.sharing, experts)
@@ -105,8 +104,8 @@ def _megatron_sizes(settings: Settings, role: str) -> Parallelism:
 
 
 def npus_of(trainer: Trainer, settings: Settings) -> int:
-    """Return the number of a trainer's NPUs on all nodes. It is 0 if neither torchrun's arguments nor the settings
-    give it."""
+    """Return the number of NPUs that a trainer uses on all nodes, or 0 if neither torchrun's arguments nor the
+    settings specify the number."""
     if trainer.ranks:
         return trainer.ranks * trainer.nodes if trainer.counted else 0
     return settings.whole(NPUS) * settings.whole(NODES, 1)

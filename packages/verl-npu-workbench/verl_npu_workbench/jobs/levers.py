@@ -195,7 +195,7 @@ LEVERS = (
 
 
 def advice(script: Script) -> Iterator[Finding]:
-    """Yield the advice about each lever that a script sets the slower way."""
+    """Yield advice about each performance setting that a script sets to its slower value."""
     for lever in LEVERS:
         answer = lever.ask(script)
         if answer is not None:

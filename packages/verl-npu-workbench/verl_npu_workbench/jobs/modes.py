@@ -18,7 +18,7 @@ _CODE = "trainer-mode"
 
 
 def mode_findings(module: str, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
-    """Yield the errors that verl's v1 trainer would raise in the mode that the script chooses. `module` is the module
+    """Yield the errors that verl's v1 trainer would raise in the mode that the script selects. `module` is the module
     that the script starts."""
     if module != "verl.trainer.main_ppo" or not settings.truth("trainer.use_v1"):
         return

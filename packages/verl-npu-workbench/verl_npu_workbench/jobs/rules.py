@@ -144,7 +144,10 @@ def _expandable_segments(script: Script) -> Iterator[Finding]:
             "rollout.expandable_segments",
             _("expandable segments beside an engine that may sleep"),
             subject=f"{ALLOCATOR}={setting}",
-            why=_("vllm-ascend's sleep mode cannot use expandable segments, so the job ends if its engine sleeps"),
+            why=_(
+                "vllm-ascend's sleep mode does not support expandable segments, so the job fails when its engine "
+                "goes to sleep"
+            ),
             fix=_("remove {expandable_segments}, or set {free_cache_engine}=False").format(
                 expandable_segments=EXPANDABLE_SEGMENTS, free_cache_engine=FREE_CACHE_ENGINE
             ),
@@ -200,8 +203,8 @@ def _shadowed(script: Script) -> Iterator[Finding]:
                 "shadowed",
                 _("two values, {values} and later {value}").format(values=values[key], value=value),
                 subject=key,
-                why=_("if a key has several values, Hydra takes the last one"),
-                fix=_("remove one of the two values"),
+                why=_("if a key is set more than once, Hydra uses only the last value"),
+                fix=_("remove the value that you do not want"),
             )
         values[key] = value
 
@@ -218,9 +221,9 @@ def _empty(script: Script) -> Iterator[Finding]:
                 if found.strip()
                 else _("an empty value"),
                 subject=key,
-                why=_("verl computes with this value, so it must be a number"),
+                why=_("verl uses this value in calculations, so it must be a number"),
                 fix=_(
-                    "write a number without quotes, use a shell variable that has a value, or read an environment "
+                    "write a number without quotes, use a shell variable that is set, or read an environment "
                     "variable with ${oc.decode:${oc.env:NAME}}"
                 ),
             )
@@ -281,7 +284,7 @@ def _overrides(script: Script) -> Iterator[Finding]:
                 problem.found,
                 subject=f"{request.worker}: {problem.subject}",
                 expected=problem.expected,
-                why=_("MindSpeed {revision}, the version that {pin}'s documents name, expects {expected}").format(
+                why=_("MindSpeed {revision}, the version in the documentation of {pin}, expects {expected}").format(
                     revision=contract.revision, pin=script.pin, expected=problem.expected
                 ),
                 fix=problem.fix,
@@ -324,8 +327,8 @@ def _has_separate_engine(script: Script) -> bool:
 
 
 def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
-    """Warn of variables for workers that a script sets but does not export. `exports` are the variables that are
-    already exported."""
+    """Warn about variables that workers read and that a script sets but does not export. `exports` are the variables
+    that are already exported."""
     exported = {*_EXPORTED.findall(text), *exports}
     for name in dict.fromkeys(_ASSIGNED.findall(text)):
         if name not in exported:
@@ -353,7 +356,7 @@ def _exports(script: Script) -> Iterator[Finding]:
                     "a job that is submitted to Ray gets only the variables of its runtime environment, not the "
                     "variables of the shell"
                 ),
-                fix=_("add {name} to env_vars in the file that --runtime-env names").format(name=name),
+                fix=_("add {name} to env_vars in the file that --runtime-env specifies").format(name=name),
             )
 
 
@@ -420,9 +423,8 @@ def _ray_cpus(script: Script) -> Iterator[Finding]:
                 _("{cpus} CPUs for {each} NPUs").format(cpus=cpus, each=each),
                 subject=key,
                 why=_(
-                    "verl asks Ray for {beside} CPUs with each NPU, and for one more CPU for verl's runner, so Ray "
-                    "cannot place "
-                    "the job"
+                    "verl requests {beside} CPUs for each NPU from Ray, and one more CPU for verl's runner, so "
+                    "Ray cannot place the job"
                 ).format(beside=beside),
                 fix=_("remove {key}, or set it to at least {needed}").format(key=key, needed=beside * each + 1),
             )
@@ -440,10 +442,9 @@ def _placeholders(script: Script) -> Iterator[Finding]:
                 "placeholders",
                 _("{value}, which is no network interface").format(value=value),
                 subject=name,
-                why=_("the script's author left this name for you to fill in"),
+                why=_("this value is a placeholder that you must replace"),
                 fix=_(
-                    "set it to the network interface through which the nodes reach each other; `ip addr` lists "
-                    "the interfaces of a node"
+                    "set it to the network interface that connects the nodes; `ip addr` lists the interfaces of a node"
                 ),
             )
     for key in script.settings.matching(r"actor_rollout_ref\.model\.path|model\.(path|partial_pretrain)"):
@@ -483,10 +484,10 @@ def _imports(script: Script) -> Iterator[Finding]:
                 "imports",
                 _("no {missing} in the verl that the script was checked against").format(missing=unmet.missing),
                 subject=unmet.module,
-                why=_("line {line} imports {unmet}, and the trainer ends there with an ImportError").format(
+                why=_("line {line} imports {unmet}, and the trainer fails there with an ImportError").format(
                     line=unmet.line, unmet=unmet.name
                 ),
-                fix=_("use a script and a verl of the same revision"),
+                fix=_("use a script from the same revision as the installed verl"),
             )
 
 
@@ -525,7 +526,7 @@ def _weight_format(script: Script) -> Iterator[Finding]:
             "rollout.weight_format",
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
-            why=_("the job only prints a warning about this key, and continues"),
+            why=_("verl-npu only prints a warning about this key, and the job continues"),
             fix=_("remove {nz_key} from additional_config").format(nz_key=NZ_KEY),
         )
 
@@ -544,8 +545,8 @@ def _token_budget(script: Script) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=key,
             why=_(
-                "a rank makes {subject}, and the update ends with an error if a sequence, including its padding, is "
-                "longer"
+                "a rank creates {subject}, and the update fails if a sequence, including its padding, is longer "
+                "than this number"
             ).format(subject=refusal.subject),
             fix=_("raise {key}, or lower {max_prompt} or {max_response}").format(
                 key=key, max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE
@@ -583,7 +584,10 @@ def _task_queue(script: Script) -> Iterator[Finding]:
             "task-queue",
             _("level 2 of torch_npu's task queue beside an engine that captures graphs"),
             subject=f"{_TASK_QUEUE}={level}",
-            why=_("torch_npu ends a capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture`"),
+            why=_(
+                "torch_npu fails during graph capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph "
+                "capture`"
+            ),
             fix=_("export {own}=1, which changes the setting for the engine only").format(own=variable)
             if variable == _OWN_TASK_QUEUE
             else _("export {variable}=1, or set {key}=True").format(variable=variable, key=f"{ROLLOUT}.enforce_eager"),
@@ -609,7 +613,10 @@ def _logprobs_mode(script: Script) -> Iterator[Finding]:
                 mode=f"{ROLLOUT}.logprobs_mode"
             ),
             subject=f"{key}={temperature:g}",
-            why=_("the trainer divides by the temperature, so kl and importance weights are wrong"),
+            why=_(
+                "the trainer divides the logits by the temperature, so the KL divergence and the importance weights "
+                "are incorrect"
+            ),
             fix=_("set {key}=1.0, or {log_probs}=False").format(key=key, log_probs=f"{ROLLOUT}.calculate_log_probs"),
         )
 
@@ -637,10 +644,11 @@ def _reward_model(script: Script) -> Iterator[Finding]:
             "reward-model",
             _("a reward model with NPUs of its own and no reward function"),
             subject=f"{pool}=True",
-            why=_("verl's agent loop ends with `KeyError: 'reward_extra_info'`, and the first step waits forever"),
+            why=_("verl's agent loop fails with `KeyError: 'reward_extra_info'`, and the first step hangs"),
             fix=_(
                 "set {pool}=False, or set reward.custom_reward_function to a function that sends requests to the "
-                "reward model, at the address in the function's argument reward_router_address"
+                "reward model; the function receives the address of the reward model in its argument "
+                "reward_router_address"
             ).format(pool=pool),
         )
     is_left_asleep = b"free_cache_engine" in manager and b"enable_resource_pool" not in manager
@@ -651,7 +659,7 @@ def _reward_model(script: Script) -> Iterator[Finding]:
             subject=f"{sleeps}=True",
             why=_(
                 "verl's trainers put the engine to sleep at the start and never wake it up, so requests to the "
-                "engine wait forever"
+                "engine never return"
             ),
             fix=_("set {key}=False").format(key=sleeps),
         )
@@ -704,8 +712,8 @@ def _liger(script: Script) -> Iterator[Finding]:
                 _("kernels of liger-kernel in place of the model's layers"),
                 subject=f"{key}=True",
                 why=_(
-                    "{source} says that liger-kernel is not supported; liger-kernel's releases since the end of 2025 "
-                    "have code for NPUs, but nobody has tried these releases with this verl"
+                    "{source} says that liger-kernel is not supported; liger-kernel's releases since the end of "
+                    "2025 have code for NPUs, but they have not been tested with this version of verl"
                 ).format(source=claims[0].source),
                 fix=_("set {key}=False; verl-npu then uses the NPU's fused operators in these layers").format(key=key),
             )
@@ -794,7 +802,7 @@ RULES: tuple[Rule[Script], ...] = (
 
 
 def findings(script: Script) -> list[Finding]:
-    """Return the findings of all rules that can be checked for a script. Refusals come first."""
+    """Return the findings of all rules that can be checked for a script, errors first."""
     found = list(find(RULES, script, Stage.SCRIPT))
     # Two rules say that the rollout's size does not divide the NPUs. So does verl's own worker, if it is followed.
     ranks = [

@@ -40,8 +40,8 @@ class Script:
 
     @property
     def npus(self) -> int:
-        """The number of the trainer's NPUs on all nodes. It is 0 if neither torchrun's arguments nor the settings give
-        it."""
+        """The number of NPUs that the trainer uses on all nodes, or 0 if neither torchrun's arguments nor the settings
+        specify the number."""
         return npus_of(self.trainer, self.settings)
 
     @property
@@ -57,7 +57,7 @@ class Script:
 
     @cached_property
     def section(self) -> Section:
-        """The settings in the form in which the job's functions get them."""
+        """The settings, as the job's functions receive them."""
         from omegaconf import OmegaConf
 
         # OmegaConf raises an error for a mandatory value that is missing.
@@ -120,5 +120,5 @@ def _is_off(script: Script) -> bool:
 def rule(
     code: str, about: str = "", stages: tuple[Stage, ...] = (Stage.SCRIPT,)
 ) -> Callable[[Callable[[Script], Iterable[Finding]]], Rule[Script]]:
-    """Return a decorator that makes a rule of a function."""
+    """Return a decorator that registers a function as a rule."""
     return lambda ask: Rule(code, ask, stages, about=about)

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings as Hydra composed them, including later changes."""
+    """The settings that Hydra composed, including later changes."""
 
     values: Mapping[str, object]
 
@@ -24,7 +24,7 @@ class Settings:
         return self.values.get(key)
 
     def text(self, key: str) -> str:
-        """Return a value as text; the result is empty if it is null or missing."""
+        """Return a value as text, or an empty string if the value is null or missing."""
         value = self.get(key)
         return "" if value is None or value == {} else str(value)
 
@@ -70,7 +70,7 @@ class Settings:
                 yield key
 
     def below(self, section: str) -> dict[str, Any]:
-        """Return a section as nested mappings, without the values that are null."""
+        """Return a section as nested mappings, without null values."""
         start = f"{section}."
         return nested(
             (key.removeprefix(start), value)
@@ -79,8 +79,8 @@ class Settings:
         )
 
     def changed(self, after: Mapping[str, object]) -> Settings:
-        """Return a copy of the settings in which the keys in `after` have new values. If a section is set to a value,
-        its keys are removed."""
+        """Return a copy of the settings in which the keys in `after` have new values. If `after` replaces a section
+        with a value, the section's keys are removed."""
         kept = {
             key: value
             for key, value in self.values.items()
@@ -90,7 +90,7 @@ class Settings:
 
 
 def nested(values: Iterable[tuple[str, object]]) -> dict[str, Any]:
-    """Return values, each with its full key, as nested mappings. Of a value and a section with the same key, the later
+    """Convert pairs of full keys and values to nested mappings. If a value and a section have the same key, the later
     one is kept."""
     found: dict[str, Any] = {}
     for key, value in values:

@@ -60,8 +60,8 @@ _RECIPE_KEY = re.compile(r"\+*((?:async_training|rollout)\.[\w.]+)=")
 
 
 def successor_findings(trainer: Trainer, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
-    """Yield a finding that proposes the v1 trainer as a replacement for a recipe, if the script's verl has that
-    trainer. The recipe still works."""
+    """Yield a finding that suggests the v1 trainer as a replacement for a recipe, if the script's version of verl has
+    this trainer. The finding is only advice, because the recipe still works."""
     recipe = _RECIPE.search(trainer.module)
     target = trainers(tree).get("separate_async")
     if recipe is None or target is None:

@@ -82,7 +82,8 @@ class Trainer:
 
 
 def is_of_cluster(variable: str) -> bool:
-    """Return whether an environment variable refers to something that only the script's own cluster has."""
+    """Return whether an environment variable refers to something that exists only on the cluster that the script was
+    written for."""
     return bool(_CLUSTER_VARIABLES.match(variable))
 
 
@@ -110,17 +111,17 @@ def trainer_of(captured: Capture) -> Trainer:
             subject=str(captured.script),
             expected=_("a script that starts a trainer with Hydra's key=value settings"),
             found=(
-                _("calls of {called}").format(called=_("; ").join(called)[:300])
+                _("a script that runs only {called}").format(called=_("; ").join(called)[:300])
                 if called
-                else _("a script that calls no program")
+                else _("a script that runs no program")
             )
             + (
-                _(" and ends with status {status}").format(status=captured.ended.status)
+                _(" and exits with status {status}").format(status=captured.ended.status)
                 if captured.ended.status
                 else ""
             )
             + (_("; the last line of its output is: {said}").format(said=said[-1][:200]) if said else ""),
-            fix=_("add the script's arguments after --, or give the trainer's own command"),
+            fix=_("add the script's arguments after --, or specify the trainer's own command"),
         )
     return replace(found[0], recipes=_recipes(found[0].module, captured), shell_files=captured.read)
 
@@ -138,7 +139,7 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
     """Return the trainer that the user's command line starts.
 
     Raises:
-        SourceError: the command starts no trainer.
+        SourceError: the command does not start a trainer.
     """
     trainer = _started(list(words), folder, exports)
     if trainer is None:
@@ -146,14 +147,14 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
             subject=" ".join(words)[:200] or _("the command"),
             expected=_("a command such as python3 -m verl.trainer.main_ppo key=value …"),
             found=_("a command that starts neither a module nor a file with key=value settings"),
-            fix=_("copy the command from your script and fill in its variables"),
+            fix=_("copy the command from your script and replace its shell variables with their values"),
         )
     return trainer
 
 
 def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
-    """Return a trainer with the secrets that its script did not get in the sandbox. Use it to start the trainer
-    outside a sandbox."""
+    """Return a copy of a trainer with the secrets that were withheld from its script in the sandbox. Use the copy to
+    start the trainer outside a sandbox."""
     return replace(
         trainer,
         overrides=tuple(restored(word, environ) for word in trainer.overrides),
@@ -163,8 +164,8 @@ def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
 
 
 def runtime_environment(captured: Capture) -> dict[str, str] | None:
-    """Return the variables of the runtime environment with which a script submits its job. Return None if it submits
-    no job."""
+    """Return the variables of the runtime environment that a script passes to Ray when it submits its job, or None if
+    the script submits no job."""
     for call in captured.calls:
         if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
             return _submitted(list(call.arguments[2:]), call.runtime)[0]

@@ -65,14 +65,15 @@ _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "f
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error message with which upstream's code rejects a setting or a section."""
+    """The error message that upstream's code raises when it rejects a setting or a section."""
 
     key: str
     message: str
 
 
 def validation_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors that `validate_config` raises. In older revisions, this function is a method of the trainer."""
+    """Yield the errors that `validate_config` raises. In older revisions, `validate_config` is a method of the
+    trainer."""
     function, trainer = _VALIDATION
     critic = returned(_CRITIC, [section(settings)], tree)
     roles = {
@@ -93,7 +94,7 @@ def _trainer(settings: Settings, tree: SourceTree) -> Target:
 
 
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors that upstream raises when it instantiates classes from the sections."""
+    """Yield the errors that upstream raises when it instantiates the classes of the roles' configuration sections."""
     for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL, "distillation"], tree):
         yield Refusal(key, said)
 
@@ -313,7 +314,7 @@ def batch_refusals(
 
 
 def non_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:
-    """Yield the keys whose value is text although the class of their section declares a number."""
+    """Yield the keys whose value is text although the class of their section declares a numeric type."""
     for target in settings.matching(r"(actor_rollout_ref|critic|algorithm)\..*_target_"):
         key = target.removesuffix("._target_")
         if key.startswith(CRITIC) and not has_critic(settings):

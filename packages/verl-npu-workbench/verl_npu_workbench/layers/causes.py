@@ -31,7 +31,7 @@ from .reference import Kind, Operator, Reference
 
 
 class Reason(str, Enum):
-    """The differences that are tried."""
+    """The possible causes of a difference, each of which the comparison tests."""
 
     BASE = "rotary base"
     SCALING = "rotary scaling"
@@ -57,7 +57,7 @@ class Reason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The settings with which the engine samples."""
+    """The engine's sampling settings."""
 
     temperature: float = 1.0
     top_k: int = -1
@@ -85,7 +85,7 @@ class Cause:
 
 @contextmanager
 def exchanged(edit: Edit | None, *references: Reference) -> Iterator[None]:
-    """Let references compute with this edit inside the `with` block."""
+    """Within the `with` block, the references compute with this edit."""
     with ExitStack() as stack:
         for reference in references:
             for owner, name, value in edit(reference) if edit else ():
@@ -101,9 +101,9 @@ def cause_of(
     sampling: Sampling | None = None,
     reruns: Mapping[Reason, Recording] | None = None,
 ) -> Cause | None:
-    """Return the cause of a bad operator. Return None if no cause that is tried explains the error.
+    """Return the cause of an operator's error, or None if no tested cause explains the error.
 
-    `reruns` are recordings of the engine with one of its settings exchanged.
+    `reruns` are recordings of the engine with one setting changed.
     """
     for reason, again in (reruns or {}).items():
         if not judge_one(judgement.operator, again, pair.on(again.batch)).is_bad:
@@ -137,7 +137,7 @@ class _Search:
         return self.pair.exact.decoder.config
 
     def error(self, edit: Edit) -> float:
-        """Return the error that the operator has if the reference computes with this edit."""
+        """Return the operator's error relative to the reference with this edit."""
         with exchanged(edit, self.pair.exact):
             found = self.pair.exact.compute(self.operator, self.recording.values).double()
         made = self.recording.together(self.operator.made).double()
@@ -145,8 +145,7 @@ class _Search:
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The trainer's weights in the dtype of this side, as a mapping from the names below the decoder to the
-        weights."""
+        """The trainer's weights in the dtype of this side, as a mapping from weight names relative to the decoder."""
         model = self.pair.exact.model
         prefix, named = prefix_of(model), model.named_parameters(remove_duplicate=False)
         return {
@@ -167,7 +166,7 @@ class _Search:
         }
 
     def explained(self, path: str) -> str:
-        """Say in which way a weight of this side differs from the trainer's weight."""
+        """Describe how a weight of this side differs from the trainer's weight."""
         mine, heads = self.weights[path], dict[int, list[str]]()
         for other, each in self.weights.items():
             heads.setdefault(digest_of(head_of(each)), []).append(other)

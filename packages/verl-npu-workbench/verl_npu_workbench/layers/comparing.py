@@ -27,7 +27,7 @@ class Side(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The differences between the two sides' log-probabilities of the answers' tokens."""
+    """The differences between the two sides' log-probabilities of the response tokens."""
 
     tokens: int
     k1: float
@@ -63,7 +63,7 @@ def numbers(trainer: torch.Tensor, engine: torch.Tensor) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdicts on the operators of one side, and on the side as a whole."""
+    """The verdicts on the operators of one side (trainer or engine), and on the side as a whole."""
 
     recording: Recording
     operators: Sequence[Judgement]
@@ -73,7 +73,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two sides, the first operator that is not as expected, and its cause."""
+    """The comparison of the trainer with the engine: the verdicts on both sides, the first operator with an unexpected
+    error, and the cause of the error."""
 
     sides: Mapping[Side, Judged]
     numbers: Numbers | None
@@ -95,9 +96,10 @@ def compare(
     temperature: float = 1.0,
     graphs: Recording | None = None,
 ) -> Comparison:
-    """Judge both sides against the trainer's model on the host, and look for the cause of the first difference.
+    """Compare both sides with the trainer's model on the host, and look for the cause of the first difference.
 
-    `reruns` and `graphs` are recordings of the engine with one of its settings exchanged. `graphs` is judged, too.
+    `reruns` and `graphs` are recordings of the engine with one setting changed. `graphs` is also compared with the
+    model.
 
     Raises:
         RolloutError: no operator of a side was recorded.
@@ -113,8 +115,8 @@ def compare(
             raise RolloutError(
                 subject=f"the recording of the {side.value}",
                 expected="inputs and outputs of the model's operators",
-                found=f"{len(recording.values)} values, and no whole operator",
-                fix="compare with a version of the engine and the trainer that verl-npu supports",
+                found=f"{len(recording.values)} values, and no operator with both its inputs and its outputs",
+                fix="use versions of the engine and the trainer that verl-npu supports for this comparison",
             )
         judged[side] = Judged(recording, found, _streams(recording, pair))
         bad = first_bad(found)
@@ -158,7 +160,8 @@ def _streams(recording: Recording, pair: Pair) -> list[tuple[str, float, float]]
 
 
 def content(made: Comparison, not_shown: Sequence[str]) -> dict[str, object]:
-    """Return a comparison as JSON. `not_shown` lists the circumstances of the job that the comparison leaves out."""
+    """Return a comparison as a JSON-serializable object. `not_shown` lists the aspects of the job that the comparison
+    does not cover."""
     bad, cause = made.first, made.cause
     missing = [
         f"{side.value}: {name} was not recorded"

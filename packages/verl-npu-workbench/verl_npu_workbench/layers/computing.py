@@ -94,7 +94,7 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
 
 
 def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
-    """Read an engine's recording. The names of its weights are those that a transformers model uses."""
+    """Read an engine's recording, with the weights under the names that a transformers model uses."""
     made = read(folder, dtype, model.config.get_text_config().num_key_value_heads)
     prefix = prefix_of(model)
 
@@ -106,9 +106,9 @@ def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
 
 
 def generated(model: Any, prompts: list[list[int]], new: int, temperature: float) -> Recording:
-    """Let a transformers model answer with a key-value cache, token by token, and record the computation.
+    """Generate responses with a transformers model, token by token with a key-value cache, and record the computation.
 
-    The classes of the model's parts are replaced by private copies.
+    The classes of the model's submodules are replaced with private copies, which verl's patches do not change.
     """
     own_modules(model)
     recorder, tokens = Recorder(), [list(prompt) for prompt in prompts]

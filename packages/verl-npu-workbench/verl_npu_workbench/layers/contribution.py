@@ -25,8 +25,8 @@ layers = Feature("layers", "The rollout engine computes the same values as the t
     requires=Defines(_MODE),
 )
 async def compare_layers_after_generation(original: Callable[[Any], Awaitable[object]], worker: Any) -> object:
-    """Let the worker return to training. In the steps for which the user asked, compare the engine's layers with the
-    trainer's layers first."""
+    """Switch the worker back to training. In the steps that the user selected, first compare the engine's layers with
+    the trainer's layers."""
     # Imported here, because every process of a job loads this module, and only workers compare.
     from .job import compare_before_training
 

@@ -1,4 +1,5 @@
-"""Judges each operator of one side by its forward error: is it rounding?
+"""Judges, by its forward error, each operator of one side (trainer or engine) of a comparison: is the error only
+rounding?
 
 The error is the difference from the reference in float64, which computes from the side's own inputs. The reference in
 the side's dtype shows how much of it is rounding.
@@ -28,7 +29,7 @@ _MANY = 16
 
 
 class Verdict(str, Enum):
-    """The verdict on the error of an operator: its likely origin."""
+    """The verdict on an operator's error, that is, the likely origin of the error."""
 
     EXPECTED = "as expected"
     LARGER = "larger than rounding"
@@ -40,7 +41,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """Tokens for which rounding decides which experts are chosen."""
+    """Tokens whose expert selection depends on rounding."""
 
     near: int
     """Tokens whose scores are so close that rounding may choose another expert."""
@@ -52,7 +53,7 @@ class Flips:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on one operator of one side."""
+    """The verdict on one operator on one side of the comparison."""
 
     operator: Operator
     verdict: Verdict
@@ -68,7 +69,7 @@ class Judgement:
 
     @property
     def tokens(self) -> float:
-        """The share of tokens whose error is larger than the margin that rounding explains."""
+        """The fraction of tokens whose error is larger than rounding can explain."""
         return float(self.beyond.double().mean())
 
     @property
@@ -78,7 +79,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same model in float64 and in a side's dtype."""
+    """Two references for one side: the same model in float64 and in the side's dtype."""
 
     exact: Reference
     rounded: Reference
@@ -88,7 +89,7 @@ class Pair:
         return self.exact, self.rounded
 
     def on(self, batch: Batch) -> Pair:
-        """Return the references for another batch, with the same models."""
+        """Return references for another batch that use the same models."""
         return Pair(*(each.on(batch) for each in self.both))
 
 
@@ -119,7 +120,7 @@ def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
 
 
 def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement:
-    """Judge one operator."""
+    """Compare the recorded output of one operator with both references, and return the verdict."""
     exact, rounded = (each.compute(operator, recording.values).double() for each in pair.both)
     made = recording.together(operator.made).double()
     near, gap = torch.zeros(len(made), dtype=torch.bool), torch.zeros(len(made))
@@ -213,5 +214,6 @@ def _scores(name: str, given: torch.Tensor, reference: Reference) -> torch.Tenso
 
 
 def first_bad(judgements: Sequence[Judgement]) -> Judgement | None:
-    """Return the first operator whose error is not explained by rounding or by flips."""
+    """Return the first operator whose error is explained neither by rounding nor by a different selection of
+    experts."""
     return next((each for each in judgements if each.is_bad), None)

@@ -66,10 +66,11 @@ _PATH = re.compile(r"(?:decoder\.)?(?:layers\.(\d+)\.)?(.*)")
 
 
 def padded(lengths: Mapping[int, int], size: int, packed: bool) -> list[Place | None]:
-    """Return the places of the rows that the engine computes for numbered sequences.
+    """Return the place (sequence and position) of each row that the engine computes for these sequences.
 
-    Each sequence is padded to a multiple of the tensor-parallel size, or without packing to the longest one, and then
-    the first tokens of all sequences come first.
+    Each sequence is padded to a multiple of the tensor-parallel size. Without packing, all sequences are padded to the
+    longest sequence, and the rows are ordered by position: the first tokens of all sequences, then the second tokens,
+    and so on.
     """
     sizes = {row: -(-length // size) * size for row, length in lengths.items()}
     places = [(row, at) for row, rows in sizes.items() for at in range(rows)]
@@ -80,7 +81,8 @@ def padded(lengths: Mapping[int, int], size: int, packed: bool) -> list[Place | 
 
 @contextmanager
 def recorded(engine: Any, recorder: Recorder, places: Sequence[Place | None]) -> Iterator[None]:
-    """Record what the engine computes for these places. The first rank of a tensor-parallel group gets all values."""
+    """Record what the engine computes for rows at these places. The first rank of a tensor-parallel group receives the
+    complete values."""
     from megatron.core import parallel_state
     from verl.utils.megatron_utils import unwrap_model
 

@@ -33,18 +33,19 @@ _RECORDED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sequences of tokens: prompts with their answers."""
+    """Token sequences: prompts with their responses."""
 
     tokens: tuple[tuple[int, ...], ...]
     prompts: tuple[int, ...]
     """The lengths of the prompts."""
 
     def places(self) -> list[Place]:
-        """Return the place of each token that a model must read: all but the last of each sequence."""
+        """Return the place (sequence and position) of each token that a model must read: all tokens except the last
+        token of each sequence."""
         return [(row, at) for row, tokens in enumerate(self.tokens) for at in range(len(tokens) - 1)]
 
     def answers(self) -> list[Place]:
-        """Return the positions at which a model predicts a token of an answer."""
+        """Return the places where a model predicts a token of a response."""
         return [
             (row, at)
             for row, (tokens, prompt) in enumerate(zip(self.tokens, self.prompts, strict=True))
@@ -52,27 +53,27 @@ class Batch:
         ]
 
     def answer_rows(self) -> torch.Tensor:
-        """Return the rows of `answers` among those of `places`."""
+        """Return the indices of the places in `answers` within the list `places`."""
         rows = {place: row for row, place in enumerate(self.places())}
         return torch.tensor([rows[place] for place in self.answers()])
 
     def until(self, place: Place) -> tuple[int, ...]:
-        """Return the tokens of a sequence up to a place."""
+        """Return the tokens of a sequence up to a place, including the token at the place."""
         return self.tokens[place[0]][: place[1] + 1]
 
     def inputs(self) -> torch.Tensor:
-        """Return the tokens at `places`."""
+        """Return the input tokens at the places in `places`."""
         return torch.tensor([self.tokens[row][at] for row, at in self.places()])
 
     def targets(self) -> torch.Tensor:
-        """Return the tokens that follow `answers`."""
+        """Return the tokens that follow the places in `answers`."""
         return torch.tensor([self.tokens[row][at + 1] for row, at in self.answers()])
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The recorded values of one side, by their names. The input of a module is named `NAME:in`, and its output
-    `NAME:out`."""
+    """The recorded values of one side (trainer or engine) of a comparison, by name. The input of a module is named
+    `NAME:in`, and its output `NAME:out`."""
 
     batch: Batch
     dtype: torch.dtype
@@ -113,16 +114,16 @@ class Recorder:
             self.taken[name] += each
 
     def begin(self, places: Sequence[Place | None], heads: Sequence[Place | None] | None = None) -> None:
-        """Set the places of the rows in the next forward pass. None marks padding.
+        """Set the place (sequence and position) of each row in the next forward pass. None marks padding.
 
-        `heads` are the places of the rows that reach the head, if only some rows do. Without places, nothing is
-        recorded.
+        `heads` are the places of the rows that reach the head, if not all rows reach it. If `places` is empty, nothing
+        is recorded.
         """
         self._places, self._heads = places, places if heads is None else heads
 
     def add(self, name: str, value: object) -> None:
-        """Record a value. The value has one row for each place and, if the batch is padded, further rows after
-        these."""
+        """Record a value. The value has one row for each place. If the batch is padded, the rows of the padding
+        follow."""
         places = self._heads if name.startswith((HEAD, LOGPROBS)) else self._places
         if not places or not isinstance(value, torch.Tensor):
             return
@@ -139,8 +140,8 @@ class Recorder:
     def recording(
         self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
     ) -> Recording:
-        """Return the values that were recorded for all places. For the head and the log-probabilities, the places of
-        answers are enough."""
+        """Return the values that were recorded at all places. The head and the log-probabilities need to be recorded
+        only at the places in `answers`."""
         values = {}
         for name, taken in self.taken.items():
             wanted = batch.answers() if name.startswith((HEAD, LOGPROBS)) else batch.places()
@@ -263,8 +264,8 @@ def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
 
 
 def weights_of(model: Any) -> Callable[[str], torch.Tensor | None]:
-    """Return a function that reads a weight of a transformers model. The function gets the name that the weight has
-    below the decoder, or the name of the head's weight."""
+    """Return a function that reads a weight of a transformers model. The function takes the weight's name relative to
+    the decoder, or the name of the head's weight."""
     prefix, parameters = prefix_of(model), dict(model.named_parameters(remove_duplicate=False))
 
     def held(name: str) -> torch.Tensor | None:
@@ -275,7 +276,7 @@ def weights_of(model: Any) -> Callable[[str], torch.Tensor | None]:
 
 
 def record(model: Any, batch: Batch, temperature: float = 1.0) -> Recording:
-    """Let a transformers model compute a batch, one sequence at a time, and return the recorded values."""
+    """Run a batch through a transformers model, one sequence at a time, and return the recorded values."""
     recorder = Recorder()
     device = next(model.parameters()).device
     with torch.no_grad(), recorded(model, recorder):
@@ -287,6 +288,7 @@ def record(model: Any, batch: Batch, temperature: float = 1.0) -> Recording:
 
 
 def chosen(logits: torch.Tensor, tokens: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Return the log-probabilities of tokens, as a trainer computes them: without filters, and not below float32."""
+    """Return the log-probabilities of tokens as a trainer computes them: without sampling filters, and in float32 or
+    higher precision."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
     return (wide / temperature).log_softmax(dim=-1).gather(-1, tokens[:, None])

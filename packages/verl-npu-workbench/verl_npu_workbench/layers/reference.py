@@ -56,7 +56,7 @@ class Operator:
 
 
 def operators(decoder: Any) -> Iterator[Operator]:
-    """Return the operators of a decoder in the order in which they compute."""
+    """Yield the operators of a decoder in execution order."""
     yield Operator("embed_tokens", Kind.EMBEDDING, (), ("embed_tokens:out",))
     stream: tuple[str, ...] = ("embed_tokens:out",)
     for number, layer in enumerate(decoder.layers):
@@ -144,7 +144,7 @@ class _Exact(TorchFunctionMode):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class Conditions:
-    """The settings with which a reference computes. A cause changes them."""
+    """The settings of a reference computation. Testing a possible cause changes these settings."""
 
     temperature: float = 1.0
     """The temperature at which the trainer computes log-probabilities."""
@@ -188,23 +188,25 @@ class Reference:
         self.places = torch.tensor([at for _, at in batch.places()])
 
     def on(self, batch: Batch) -> Reference:
-        """Return a reference for another batch, with the same model."""
+        """Return a reference for another batch that uses the same model."""
         other = copy.copy(self)
         other._read(batch)
         return other
 
     def module(self, name: str) -> Any:
-        """Return a module by its name below the decoder, or the head."""
+        """Return the module with this name relative to the decoder, or the head."""
         return self.model.get_output_embeddings() if name == HEAD else self.decoder.get_submodule(name)
 
     def compute(self, operator: Operator, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Compute an operator from recorded inputs. Return its outputs side by side, [rows, features]."""
+        """Compute an operator from recorded inputs. Return its outputs, concatenated along the features, [rows,
+        features]."""
         given = [values[name].to(self.dtype) for name in operator.given]
         with self._mode():
             return self._compute(operator, given)
 
     def logprobs(self) -> torch.Tensor:
-        """Compute the log-probabilities of the answers' tokens with the whole model, [answers, 1]."""
+        """Compute the log-probabilities of the response tokens with the whole model. The result has the shape
+        [answers, 1]."""
         with self._mode():
             return self._fused(self.layers())
 
@@ -214,7 +216,7 @@ class Reference:
             return self._stream()
 
     def expert_inputs(self) -> dict[str, torch.Tensor]:
-        """Compute the inputs of each layer's experts, as a mapping from the names of the modules."""
+        """Compute the inputs of each layer's experts. Return a mapping from module names to inputs."""
         found: dict[str, torch.Tensor] = {}
         with ExitStack() as stack:
             for number, layer in enumerate(self.decoder.layers):
@@ -240,7 +242,7 @@ class Reference:
         return (made[0] if isinstance(made, tuple) else made)[0]
 
     def layers(self) -> torch.Tensor:
-        """Return the hidden states behind the last norm."""
+        """Return the hidden states after the last norm."""
         return _tensor(self.decoder.norm(self._stream()[-1]))
 
     def _stream(self) -> list[torch.Tensor]:
@@ -257,7 +259,7 @@ class Reference:
         return self.chosen(self.module(HEAD)(hidden[self.batch.answer_rows()]))
 
     def chosen(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return the log-probabilities of the answers' tokens."""
+        """Return the log-probabilities of the response tokens."""
         if self.conditions.kept is not None:
             logits = logits.masked_fill(~self.conditions.kept(logits), -torch.inf)
         targets = self.batch.targets() if self.conditions.targets is None else self.conditions.targets
@@ -275,12 +277,12 @@ class Reference:
         return torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)[None, None]
 
     def heads(self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None = None) -> list[torch.Tensor]:
-        """Return queries, keys, and values after the rotary embedding, [tokens, features] each."""
+        """Return queries, keys, and values after the rotary embedding. Each has the shape [tokens, features]."""
         try:
             self._attended(name, hidden, positions, _take)
         except _Taken as taken:
             return list(taken.args)
-        raise LookupError(f"{name} does not call eager_attention_forward of its own module")
+        raise LookupError(f"{name} does not call the function eager_attention_forward that its module defines")
 
     def _attended(
         self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None, attend: Callable[..., torch.Tensor]
@@ -303,7 +305,7 @@ class Reference:
         return _tensor(made[0][0])
 
     def attend(self, name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Return the output of a layer's attention before its last projection."""
+        """Return the attention output of a layer before the output projection."""
         module, mask = self.module(name), self._mask()
         counts, token = self.conditions.pads
         if counts:
@@ -345,7 +347,8 @@ class Reference:
         return torch.cat([module(*part)[0] for part in parts])
 
     def delta_rule(self, name: str, *projected: torch.Tensor) -> torch.Tensor:
-        """Return the output of a linear attention before its last projection, from those of its first ones."""
+        """Return the output of a linear-attention layer before the output projection, computed from the outputs of the
+        input projections."""
         module, taken = self.module(name), list[torch.Tensor]()
 
         def compute(*given: torch.Tensor) -> torch.Tensor:
@@ -387,7 +390,7 @@ def _eager(module: Any, function: Callable[..., Any]) -> Iterator[Callable[..., 
 
 
 def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Return a mask with which each token attends to itself and to the earlier tokens of its sequence."""
+    """Return a mask that lets each token attend to itself and to the earlier tokens of its sequence."""
     return (rows[:, None] == rows) & (places[:, None] >= places)
 
 

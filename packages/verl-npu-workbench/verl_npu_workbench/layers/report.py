@@ -10,7 +10,7 @@ from verl_npu.language import gettext as _
 
 
 def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
-    """Return the result for a person, with the first bad operator and its cause in front."""
+    """Return the result as human-readable lines, starting with the first bad operator and its cause."""
     first, cause, apart = result["first"], result["cause"], result["numbers"]
     found: list[str] = []
     if first:
@@ -44,9 +44,9 @@ def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Draw the error of the residual stream at each layer into a PNG file.
+    """Draw the error of the residual stream at each layer, and save the plot as a PNG file.
 
-    Each side whose stream was recorded is drawn, with a band that marks rounding.
+    Each side (trainer or engine) whose residual stream was recorded is drawn. A band marks rounding.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

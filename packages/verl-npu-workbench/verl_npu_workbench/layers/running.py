@@ -135,7 +135,10 @@ def _check_memory(path: Path, dtypes: Set[str]) -> None:
             subject=_("a comparison of the layers of {path}").format(path=path),
             expected=_("{size:.1f} GiB of free memory on this host").format(size=needed / _GIB),
             found=f"{available / _GIB:.1f} GiB",
-            fix=_("compare on a larger host, or compare a small model: give a path without weights"),
+            fix=_(
+                "compare on a host with more memory, or compare a small random model by specifying a model path "
+                "without weights"
+            ),
         )
 
 
@@ -300,10 +303,10 @@ def _npus() -> int:
         asked = (done.stdout.split() or [""])[-1]
         if done.returncode or not asked.isdecimal():
             raise RolloutError(
-                subject=_("the NPUs of this machine"),
-                expected=_("their number"),
+                subject=_("the number of NPUs on this machine"),
+                expected=_("a number"),
                 found=(done.stderr.splitlines() or [_("no output")])[-1][:500],
-                fix=_("see what verl-npu doctor says about this machine"),
+                fix=_("run verl-npu doctor to check this machine"),
             )
     return max(1, int(asked))
 
@@ -344,7 +347,7 @@ def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -
             expected=_("a recording of the layers"),
             found=(lines or [_("no output")])[-1][:500],
             fix=_(
-                "run `verl-npu rehearse` with this script first: if a job does not start, a rehearsal says more "
-                "about the reason"
+                "run `verl-npu rehearse` with this script first: if the job does not start, the rehearsal "
+                "reports more about the reason"
             ),
         )

@@ -27,7 +27,7 @@ BATCH = "batch.json"
 
 
 def supported(asked: dict[str, Any]) -> bool:
-    """Return whether this verl has a training engine for the trainer that is asked for."""
+    """Return whether the installed verl has a training engine for the requested trainer."""
     engine = _ENGINES.get(asked.get("trainer", {}).get("strategy"))
     try:
         return engine is not None and find_spec(f"verl.workers.engine.{engine}.transformer_impl") is not None
@@ -36,10 +36,10 @@ def supported(asked: dict[str, Any]) -> bool:
 
 
 def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Recording:
-    """Let the ranks compute a batch, and put their rows together.
+    """Compute a batch on all ranks, and combine their rows.
 
     Raises:
-        RuntimeError: a rank fails; its text is the last line that it wrote.
+        RuntimeError: a rank fails. The message is the last line of the rank's output.
     """
     (folder / BATCH).write_text(json.dumps({"tokens": batch.tokens, "prompts": batch.prompts}))
     ranks = asked["trainer"]["ranks"]
@@ -59,7 +59,7 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
 
 
 def main(folder: Path) -> None:
-    """Compute the rows of this rank, and write them into the folder."""
+    """Compute this rank's rows, and write them to the folder."""
     from verl.utils import tensordict_utils
     from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device
 

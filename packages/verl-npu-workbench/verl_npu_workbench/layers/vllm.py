@@ -43,7 +43,7 @@ class LayerRecorder:
     model_runner: Any
 
     def start_layers(self) -> None:
-        """Record from now on."""
+        """Start to record the values of all layers."""
         runner, recorder = self.model_runner, Recorder()
         run = getattr(runner, _RUN)
         stack = ExitStack()
@@ -66,7 +66,7 @@ class LayerRecorder:
         self._layers, self._hooks = recorder, stack
 
     def save_layers(self, folder: str, tokens: list[list[int]], prompts: list[int]) -> None:
-        """Write the recorded values, and the weights that differ from the trainer's weights."""
+        """Write the recorded values, and the engine's weights whose values differ from the trainer's weights."""
         batch = Batch(tuple(map(tuple, tokens)), tuple(prompts))
         model = _model(self.model_runner)
         made = self._layers.recording(batch, self.model_runner.model_config.dtype)
@@ -153,7 +153,7 @@ def main(folder: Path) -> None:
 
 
 def read(folder: Path, dtype: torch.dtype, kv_heads: int) -> Recording:
-    """Put the ranks' recordings together."""
+    """Combine the recordings of all ranks."""
     answered = json.loads((folder / ANSWERS).read_text())
     ranks = [torch.load(path) for path in sorted(folder.glob("rank-*.pt"), key=_rank_of)]
     values = {name: _merged([each["values"][name] for each in ranks], name, kv_heads) for name in ranks[0]["values"]}

@@ -67,10 +67,11 @@ _STRATEGIES = ("fsdp", "fsdp2")
 
 
 def names_of(trainer: Trainer, settings: Settings) -> Names | None:
-    """Return the names of a fine-tuning trainer's settings. Return None if the trainer is for reinforcement learning.
+    """Return the names of a fine-tuning trainer's settings, or None if the trainer is for reinforcement learning.
 
     Raises:
-        PlanError: the trainer is neither of the two, or plans do not support its strategy or its launcher.
+        PlanError: the trainer is for neither fine-tuning nor reinforcement learning, or plans do not support its
+            strategy or its launcher.
     """
     if STRATEGY in settings:
         return None
@@ -84,11 +85,11 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
     if settings.text(names.strategy) not in _STRATEGIES:
         raise PlanError(
             subject=names.strategy,
-            expected=_("{strategies}, because plans of supervised fine-tuning support no other strategy yet").format(
-                strategies=_(" or ").join(_STRATEGIES)
-            ),
+            expected=_(
+                "{strategies}, because plans of supervised fine-tuning do not support other strategies yet"
+            ).format(strategies=_(" or ").join(_STRATEGIES)),
             found=settings.text(names.strategy) or _("none"),
-            fix=_("for the plan, set the strategy to FSDP in the script"),
+            fix=_("set the strategy to FSDP in the script that you plan"),
         )
     _check_counted(trainer)
     return names
@@ -125,7 +126,7 @@ def module_of(job: Job) -> str:
             subject=_("the trainer {module}").format(module=module),
             expected=_("a file in {tree}").format(tree=job.tree),
             found=str(job.entry.source),
-            fix=_("give the source tree of the script with --verl PATH"),
+            fix=_("specify the source tree that contains the trainer with --verl PATH"),
         )
     return ".".join(source.relative_to(tree).with_suffix("").parts)
 
@@ -139,11 +140,11 @@ def tuning_share(
     measured: Sequence[Length] = (),
     bounded: bool = False,
 ) -> Share:
-    """Divide a step of fine-tuning among the ranks. A sequence is a prompt with its answer; only its total length
-    counts.
+    """Divide the work of a fine-tuning step among the ranks. A sequence is a prompt with its response; only its total
+    length counts.
 
     Raises:
-        PlanError: sizes do not divide each other as the trainer requires, or a size is missing.
+        PlanError: a size is not divisible by another size as the trainer requires, or a size is missing.
     """
     world = trainer.ranks * trainer.nodes
     sizes = Parallelism(sequence=size(settings, names.ulysses))
@@ -201,7 +202,9 @@ def _rank_batch(names: Names, settings: Settings, data: int, batch: MicroBatch) 
         raise PlanError(
             subject=f"{BATCH}={together}",
             expected=_("a multiple of {part} ({wanted})").format(part=part, wanted=wanted),
-            found=_("a batch size that leaves a remainder of {together}").format(together=together % part),
+            found=_("a batch size that leaves a remainder of {together} when divided by this number").format(
+                together=together % part
+            ),
             fix=_("change the batch size, the micro-batch size, or the number of NPUs"),
         )
     return together // data

@@ -29,7 +29,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One NPU, as a device in torch. On an A3, this is one of the two dies of a chip."""
+    """One NPU as torch sees it. On an A3, one torch device is one of the two dies of a chip."""
 
     name: str
     memory: Figure

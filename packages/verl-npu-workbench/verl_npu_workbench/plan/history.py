@@ -55,12 +55,13 @@ def history(repository: Path, commits: str, plan: Callable[[Path], Planned]) -> 
     """Yield the commits from GOOD to BAD, oldest first. A commit is yielded as soon as its plan is finished.
 
     Args:
-        repository: a clone of verl with the range's commits. Its working tree is neither read nor changed.
+        repository: a clone of verl that contains the commits of the range. Its working tree is neither read nor
+            changed.
         commits: the range, as GOOD..BAD.
         plan: makes the plan in the source tree of a commit.
 
     Raises:
-        PlanError: git does not know the range.
+        PlanError: git cannot resolve the range.
     """
     good, dots, bad = commits.partition("..")
     if not (good and dots and bad):
@@ -132,7 +133,7 @@ def _no_range(commits: str, found: str) -> PlanError:
         expected=_("two revisions of the repository in --verl, as GOOD..BAD"),
         found=found,
         fix=_(
-            "give two revisions that `git log` shows in the repository of --verl, which must be a clone with its "
-            "history"
+            "specify two revisions that `git log` shows in the repository of --verl; the repository must be a "
+            "full clone, not a shallow clone"
         ),
     )

@@ -45,7 +45,7 @@ class Phase(Enum):
 
 
 class Part(Enum):
-    """A part of the start of a job. The parts are in order."""
+    """The parts of the start of a job, in order."""
 
     PROGRAM = _("the trainer's program")
     DATA = _("the checkpoint to continue from, and the first rows of data")
@@ -71,7 +71,7 @@ class Holder(Enum):
 
     @property
     def number(self) -> int:
-        """The holder's number in csrc/ledger.h."""
+        """The number of this memory holder in csrc/ledger.h."""
         return list(Holder).index(self)
 
 
@@ -146,7 +146,7 @@ class RankJob:
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """One rank, and the program that starts its job."""
+    """A request to start a job: one rank, and the program that the rank starts."""
 
     rank: RankJob
     module: str
@@ -221,7 +221,7 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The memory at one moment: the number of bytes that each holder has."""
+    """A memory snapshot: the number of bytes used by each holder, such as weights or activations."""
 
     phase: str
     holders: Mapping[str, int]
@@ -229,7 +229,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One rank's answer."""
+    """The result of one rank."""
 
     rank: int
     phases: Sequence[PhaseCost] = ()
@@ -247,8 +247,7 @@ class Outcome:
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Outcome:
-        """Return the outcome from a rank's answer, which is not trusted. Raise ValueError if the answer is
-        malformed."""
+        """Parse a rank's response, which is not trusted. Raise ValueError if the response is malformed."""
         outcome = _read(cls, told)
         if not (outcome.phases or outcome.error):
             raise ValueError(_("the answer has no phases"))

@@ -51,8 +51,7 @@ _SECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A knob that the search for a fitting plan can turn: settings that are changed together, and the reason for the
-    change."""
+    """A knob: settings that are changed together in the search for a plan that fits, and the reason for the change."""
 
     changes: tuple[tuple[str, object], ...]
     why: str

@@ -34,10 +34,10 @@ def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
     Args:
         path: the file or folder.
         tokenizer: the model's folder, whose tokenizer counts the tokens of verl's own dump. The dump has texts without
-            special tokens, so a prompt counts a few tokens less than it had.
+            special tokens, so the count of a prompt's tokens is slightly too low.
 
     Raises:
-        PlanError: a file has another format, or there is no tokenizer to count its texts with.
+        PlanError: a file has an unsupported format, or there is no tokenizer to count the tokens of its texts.
     """
     files = sorted(path.glob("*.jsonl"), key=_step) if path.is_dir() else [path]
     rows = [row for file in files for row in _rows(file)]
@@ -50,11 +50,12 @@ def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
 
 
 def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> tuple[Length, ...]:
-    """Draw the lengths of answers from a log-normal distribution with a fixed seed. All prompts have one length.
+    """Draw the lengths of responses from a log-normal distribution with a fixed seed. All prompts have the same
+    length.
 
     Args:
         prompt: the length of each prompt.
-        response: the mean length of an answer.
+        response: the mean length of a response.
         spread: the standard deviation divided by the mean.
         sequences: the number of lengths to draw.
     """
@@ -65,11 +66,11 @@ def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> 
 
 
 def heaviest(lengths: Sequence[Length], sequences: int, budgets: Sequence[int] = ()) -> tuple[Length, ...]:
-    """Return the `sequences` consecutive lengths that fill micro batches most: those with the most tokens in total or,
-    with token budgets, in a micro batch.
+    """Return the `sequences` consecutive lengths with the heaviest load: the most tokens in total or, with token
+    budgets, the most tokens in one micro batch.
 
     verl divides the tokens evenly among as few micro batches as a budget allows, so more tokens in total can mean one
-    more micro batch, and fewer tokens in each. The lengths are repeated from the start when they run out.
+    more micro batch, and fewer tokens in each. After the last length, the lengths are repeated from the start.
     """
     around = list(itertools.islice(itertools.cycle(lengths), len(lengths) + sequences - 1))
     sums = [0, *itertools.accumulate(sum(length) for length in around)]

@@ -34,7 +34,7 @@ _BYTES = 2  # of bfloat16, in which engines keep weights, keys and values
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One published model."""
+    """One published model whose configuration is included in verl-npu."""
 
     name: str
     pattern: str
@@ -52,8 +52,8 @@ PUBLISHED = tuple(
 
 
 def published(path: str) -> Published | None:
-    """Return the published model whose name is a part of the path. The parts are searched from last to first. Return
-    None if no part is such a name."""
+    """Return the published model whose name is a component of the path, or None if there is no such model. The
+    components are searched from last to first."""
     for part in reversed([part.lower().replace("_", "-") for part in re.split(r"[/\\]", path) if part]):
         for each in PUBLISHED:
             if re.search(each.pattern, part):
@@ -63,7 +63,7 @@ def published(path: str) -> Published | None:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model's folder and its sizes, which are known without running the model."""
+    """A model's folder, and the sizes that can be computed without running the model."""
 
     folder: Path
     source: str
@@ -87,11 +87,11 @@ class Model:
 
 
 def model_of(path: str, given: Path | None, folder: Path) -> Model:
-    """Make the folder of the model: the one that the script names by `path`, or the one in the config.json that the
-    user gave.
+    """Create the folder of a model: the model that the script's `path` names, or the model in the config.json that the
+    user specified.
 
     Raises:
-        PlanError: the model's sizes are unknown, or transformers does not accept its configuration.
+        PlanError: the model's sizes are unknown, or transformers rejects its configuration.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config, source = _config(path, given)
@@ -106,9 +106,9 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
     if done.returncode != 0:
         raise PlanError(
             subject=_("the model {source}").format(source=source),
-            expected=_("a configuration that the installed transformers accepts"),
+            expected=_("a configuration that the installed version of transformers supports"),
             found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix=_("give the model's config.json with --model-config PATH; the file must have a model_type"),
+            fix=_("specify the model's config.json with --model-config PATH; the file must set model_type"),
         )
     told = json.loads(done.stdout.splitlines()[-1])
     _take_tokenizer(folder_of(path, given), folder)
@@ -117,8 +117,8 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
 
 
 def folder_of(path: str, given: Path | None) -> Path:
-    """Return the folder with a model's own files. It is the folder of the config.json that the user gave, or else the
-    script's `path`."""
+    """Return the folder that contains a model's own files: the folder of the config.json that the user specified,
+    otherwise the script's `path`."""
     own = given if given is not None else Path(path).expanduser()
     return own if own.is_dir() else own.parent
 
@@ -134,7 +134,7 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
             subject=f"--model-config {given}",
             expected=_("a config.json, or a folder with a config.json"),
             found=_("no config.json"),
-            fix=_("give the config.json of the model that the script trains"),
+            fix=_("specify the config.json of the model that the script trains"),
         )
     known = published(path)
     if known is None:
@@ -142,8 +142,8 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
             subject=_("the model {path!r}").format(path=path),
             expected=_("a folder with the model's config.json, or one of ")
             + _(", ").join(each.name for each in PUBLISHED),
-            found=_("a path that is neither such a folder nor the name of such a model"),
-            fix=_("give the model's config.json with --model-config PATH"),
+            found=_("a path that is neither a model folder nor the name of a known model"),
+            fix=_("specify the model's config.json with --model-config PATH"),
         )
     return {"model_type": known.kind, **known.settings}, _("{known}, as published").format(known=known.name)
 
@@ -158,9 +158,9 @@ def _read(file: Path) -> dict[str, object]:
         return read
     raise PlanError(
         subject=str(file),
-        expected=_("a model's config.json with its model_type"),
+        expected=_("a model's config.json that sets model_type"),
         found=found,
-        fix=_("give the path of another config.json with --model-config"),
+        fix=_("specify the path of a valid config.json with --model-config"),
     )
 
 
@@ -173,10 +173,10 @@ def _take_tokenizer(place: Path, folder: Path) -> None:
 
 
 def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None, list[str]]:
-    """Return the image in each prompt, which has `tokens` tokens, and notes for the user.
+    """Return the image in each prompt and notes for the user. The image has `tokens` tokens.
 
     Raises:
-        PlanError: the model takes no images, or a prompt has no room for the image.
+        PlanError: the model does not support images, or the image does not fit into a prompt.
     """
     if tokens and model.picture is None:
         raise PlanError(
@@ -263,8 +263,8 @@ def main(arguments: list[str]) -> int:
 
 
 def kind_of(config: PretrainedConfig) -> Any:
-    """Return the transformers class that makes a model with this configuration: a class for text only, or a class for
-    images and text."""
+    """Return the transformers class that creates a model with this configuration: a class for text only, or a class
+    for images and text."""
     import transformers
 
     if type(config) in transformers.AutoModelForCausalLM._model_mapping:

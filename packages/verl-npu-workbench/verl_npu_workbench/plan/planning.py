@@ -100,7 +100,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The result of one plan."""
+    """The result of planning a job."""
 
     trainer: Trainer
     settings: Settings
@@ -122,10 +122,10 @@ class Planned:
 
 
 def plan(trainer: Trainer, tree: Path, request: Request) -> Planned:
-    """Run one rank of each kind in phantom memory, and return the cost of the phases.
+    """Run one rank of each kind on phantom NPUs, and return the cost of each phase.
 
     Raises:
-        JobSettingError: Hydra does not accept the script's settings.
+        JobSettingError: Hydra rejects the script's settings.
         PlanError: the model or the lengths are unknown, or sizes do not match.
     """
     started = time.monotonic()
@@ -242,8 +242,9 @@ def _check_megatron(settings: Settings) -> None:
                 ),
                 found=_("none"),
                 fix=_(
-                    "install the version that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
-                    "scripts/plan.sh, which makes an environment; set {variable} to a checkout of MindSpeed for it"
+                    "install the version that `verl-npu setup --pin PIN` lists for the script's verl, or plan "
+                    "with scripts/plan.sh, which creates an environment and requires {variable} to be a checkout "
+                    "of MindSpeed"
                 ).format(variable=environment.MINDSPEED.name),
             )
 
@@ -259,11 +260,11 @@ def _check_memory(request: Request, ranks: int) -> None:
     if available < _NEEDED:
         raise PlanError(
             subject=_("the memory of this machine"),
-            expected=_("at least {needed:.1f} GiB for each rank of the plan; {ranks} ranks are run at a time").format(
-                needed=_NEEDED / GIB, ranks=ranks
-            ),
+            expected=_(
+                "at least {needed:.1f} GiB for each rank of the plan; {ranks} ranks run at the same time"
+            ).format(needed=_NEEDED / GIB, ranks=ranks),
             found=f"{available / GIB:.1f} GiB",
-            fix=_("end other programs, or allow the plan more memory with --memory"),
+            fix=_("close other programs, or raise the plan's memory limit with --memory"),
         )
 
 
@@ -335,11 +336,11 @@ def ask_rank(
     read: Callable[[Mapping[str, object]], _Answer],
     tick: Callable[[], None],
 ) -> _Answer:
-    """Send a question to a rank's program, which runs in a sandbox with phantom NPUs. Return the answer as parsed by
+    """Send a request to a rank's program, which runs in a sandbox with phantom NPUs. Return the response as parsed by
     `read`.
 
     Raises:
-        PlanError: the rank exceeded a limit, or gave no answer.
+        PlanError: the rank exceeded a limit, or returned no response.
     """
     tree, variables, sandbox = Path(job.tree), _variables(job, trainer, request.unconfined), None
     if not request.unconfined:
@@ -351,7 +352,7 @@ def ask_rank(
     if done.limit:
         raise PlanError(
             subject=_("rank {rank}").format(rank=job.rank),
-            expected=_("the rank to finish within {seconds:.0f} s and within this machine's memory").format(
+            expected=_("a rank that finishes within {seconds:.0f} s and within this machine's memory").format(
                 seconds=request.seconds
             ),
             found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
@@ -377,8 +378,8 @@ bytes."""
 
 
 class Phases:
-    """Follows a rank's growing log to find the rank's current phase or, during the start of a job, the current part of
-    the start."""
+    """Reads a rank's log while it grows, and determines the rank's current phase or, during the start of a job, the
+    current part of the start."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -431,7 +432,7 @@ def _variables(job: RankJob, trainer: Trainer, unconfined: bool) -> dict[str, st
 
 
 def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
-    """Return the trainer with changed torchrun options, variables, or Hydra settings."""
+    """Return a copy of the trainer with changes to its torchrun options, variables, or Hydra settings."""
     given = dict(changes)
     options = {_FIELDS[key]: given.pop(key) for key in _FIELDS if key in given}
     budget = environment.TOKEN_BUDGET.name
@@ -441,8 +442,8 @@ def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
 
 
 def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings that make one rank process its share of two micro batches, without the files of the real
-    job.
+    """Return the settings that make one rank process its share of two micro batches and that need none of the real
+    job's files.
 
     `model` is the folder of a model without weights.
     """
@@ -465,8 +466,8 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
-    """Return settings for a model without weights. Parts that only a complete job has are turned off in these
-    settings."""
+    """Return settings for a model without weights. The settings turn off the parts that exist only in a complete
+    job."""
     changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)

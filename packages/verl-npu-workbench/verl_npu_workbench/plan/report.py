@@ -214,7 +214,7 @@ def _phases(axes: Axes, points: Sequence[Point]) -> None:
 def page(
     name: str, planned: Planned, verdict: Verdict, search: Search = _NOTHING, largest: Largest | None = None
 ) -> str:
-    """Return a plan as one HTML page."""
+    """Render a plan as a single HTML page."""
     hardware, found = planned.hardware, spans(planned)
     figures = {
         "memory of an NPU": hardware.memory,

@@ -52,8 +52,8 @@ _INSIDE = AnyOf(
 class Rollout:
     """The memory of an engine on one NPU, in bytes.
 
-    Source: `gpu_memory_utilization` in vLLM's documentation; its worker refuses to start if less than that share is
-    free.
+    Source: `gpu_memory_utilization` in vLLM's documentation. vLLM's worker refuses to start if less than this fraction
+    of the memory is free.
     """
 
     tensor: int
@@ -88,12 +88,12 @@ class Rollout:
 
     @property
     def needed(self) -> int:
-        """The memory that the engine takes. If the engine's minimum is larger, it is the minimum."""
+        """The memory that the engine takes, but at least the engine's minimum."""
         return max(self.taken, self.least)
 
     @property
     def buckets(self) -> int:
-        """The memory that a weight sync takes on each of the trainer's NPUs."""
+        """The memory that the buckets of a weight sync take on each of the trainer's NPUs."""
         return _BUCKETS * self.bucket
 
     @property
@@ -109,7 +109,7 @@ def runs_inside(settings: Settings, verl: SourceTree) -> bool:
 
 
 def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardware) -> Rollout:
-    """Return the memory of a script's rollout engine."""
+    """Return the memory that a script's rollout engine uses."""
     tensor = size(settings, ROLLOUT_TENSOR)
     utilization = settings.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
     servers = rollout_npus(settings)
@@ -160,10 +160,10 @@ def _weights(settings: Settings, model: Model, tensor: int) -> int:
 
 
 def other_engines(settings: Settings, hardware: Hardware, model: Callable[[str], Model]) -> Iterator[str]:
-    """Yield a note for each engine other than the rollout's engine. Reward models and teachers have such engines, and
-    no phase of a plan runs them.
+    """Yield a note for each inference engine other than the rollout engine, such as the engine of a reward model or of
+    a teacher. No phase of a plan runs these engines.
 
-    `model` makes a model from its path.
+    `model` creates a model from its path.
     """
     for path, section in _others(settings):
         tensor = size(settings, f"{section}.tensor_model_parallel_size")

@@ -34,7 +34,7 @@ _WHOLE = _(
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One plan of a search: all settings that have been changed so far, and the result."""
+    """One attempt of a search: the settings that have been changed so far, and the resulting plan."""
 
     knob: Knob
     changes: tuple[tuple[str, object], ...]
@@ -52,17 +52,17 @@ class Search:
 
     @property
     def proposal(self) -> Mapping[str, object]:
-        """The settings with which the plan fits; the value is empty if none were found."""
+        """The settings that make the plan fit, or an empty mapping if no such settings were found."""
         return dict(self.tries[-1].changes) if self.tries and self.tries[-1].verdict.fit is Fit.FITS else {}
 
 
 def make_fit(trainer: Trainer, tree: Path, request: Request, planned: Planned, verdict: Verdict) -> Search:
-    """Change settings (turn knobs) one after the other until the plan fits. If a fitting plan is found, it is the
-    last try.
+    """Change settings (see `Knob`) one after the other until the plan fits. If a plan fits, it is the last attempt in
+    the result.
 
-    A change that does not reduce the missing memory is undone. Some memory does not shrink with more NPUs. Once this
-    memory alone exceeds an NPU's memory, larger numbers of NPUs are not tried any more. The number of NPUs is also
-    limited to a multiple of the script's.
+    A change that does not reduce the missing memory is undone. Some memory does not shrink with more NPUs. If this
+    memory alone exceeds an NPU's memory, larger numbers of NPUs are not tried anymore. The number of NPUs is also
+    limited to a fixed multiple of the number in the script.
     """
     tries: list[Try] = []
     useless: set[tuple[tuple[str, object], ...]] = set()
@@ -152,7 +152,7 @@ def _excess(planned: Planned, verdict: Verdict) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One micro-batch size that was planned."""
+    """One micro-batch size that the search has planned, with the result."""
 
     size: int
     fits: bool
@@ -177,8 +177,8 @@ class Largest:
 def largest_micro_batch(trainer: Trainer, tree: Path, request: Request, planned: Planned) -> Largest:
     """Find the largest size that fits, by doubling and then by bisection.
 
-    Only sizes that verl accepts are planned: divisors of a mini batch, and token budgets that hold whole sequences.
-    Phases whose micro-batch size has another setting are ignored.
+    The search plans only sizes that verl accepts: divisors of a mini batch, and token budgets that hold whole
+    sequences. Phases whose micro-batch size is set by a different setting are ignored.
 
     Raises:
         PlanError: for the same reasons as `plan`.

@@ -74,7 +74,7 @@ def verl_of(tree: Path) -> SourceTree:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The micro batches of one phase."""
+    """The size of the micro batches of one phase."""
 
     phase: Phase
     key: str
@@ -97,18 +97,16 @@ class MicroBatch:
         return self.size * self.sequence_parallel
 
     def sequences(self, length: int, of: int) -> int:
-        """Return the number of sequences in the largest micro batch of a batch of `of` sequences of one length.
-
-        verl makes as few dynamic micro batches as the tokens allow, and divides the sequences evenly among them.
-        Unless `bounded` is true, some micro batches can exceed the budget. Source: verl/utils/seqlen_balancing.py,
-        `rearrange_micro_batches`.
-        """
+        """Return the number of sequences in the largest micro batch if a batch has `of` sequences of `length` tokens
+        each. verl creates as few dynamic micro batches as the tokens allow, and divides the sequences evenly among
+        them. Unless `bounded` is true, some micro batches can exceed the budget. Source:
+        verl/utils/seqlen_balancing.py, `rearrange_micro_batches`."""
         if not self.dynamic:
             return min(self.size, of)
         return -(-of // min(self.number(length, of), of))
 
     def number(self, length: int, of: int) -> int:
-        """Return the number of micro batches for `of` sequences of one length."""
+        """Return the number of micro batches for `of` sequences of `length` tokens each."""
         if not self.dynamic:
             return -(-of // self.size)
         if self.bounded:
@@ -116,8 +114,8 @@ class MicroBatch:
         return -(-of * length // max(self.budget, 1))
 
     def widened(self, length: int, of: int) -> MicroBatch:
-        """Return a copy whose budget is large enough for the largest micro batch of `of` sequences. That micro batch
-        may exceed the original budget."""
+        """Return a copy whose budget is large enough for the largest micro batch when a batch has `of` sequences of
+        `length` tokens each. Without this change, this micro batch may exceed the budget."""
         if not self.dynamic:
             return self
         return replace(self, size=max(self.size, -(-self.sequences(length, of) * length // self.sequence_parallel)))
@@ -184,15 +182,15 @@ def share_of(
     measured: Sequence[Length] = (),
     bounded: bool = False,
 ) -> Share:
-    """Divide a step of reinforcement learning among the ranks. A length that is not given is the greatest that the
-    script allows.
+    """Divide the work of a reinforcement learning step among the ranks. A length that is not specified defaults to the
+    maximum that the script allows.
 
     Args:
         settings: the script's settings.
-        response: tokens of an answer.
-        prompt: tokens of a prompt.
+        response: the number of tokens of a response.
+        prompt: the number of tokens of a prompt.
         measured: measured or drawn lengths of sequences, which replace `prompt` and `response`.
-        bounded: whether micro batches keep to their token budgets.
+        bounded: whether micro batches stay within their token budgets.
 
     Raises:
         PlanError: the parallel sizes do not divide the number of NPUs, or a length is missing.
@@ -235,21 +233,22 @@ def divided(
     measured: Sequence[Length],
     notes: Sequence[str] = (),
 ) -> Share:
-    """Divide a step of any trainer among the ranks.
+    """Divide the work of a step of any trainer among the ranks.
 
     Args:
-        world, local: ranks in total and on a node.
+        world, local: the number of ranks in total and on a node.
         sizes: the parallel sizes.
-        most: the longest prompt and answer; the prompt is 0 if only the length of a whole sequence counts.
+        most: the longest prompt and response; the prompt is 0 if only the length of a whole sequence counts.
         batches: the micro batches of each phase.
-        step, mini: sequences of a rank in a step, and between two steps of the optimizer.
-        padded: a note that lengths make no difference because padding is computed; the value is empty if it is not.
-        response, prompt: lengths that the user asks for.
+        step, mini: the number of sequences per rank in a step, and between two steps of the optimizer.
+        padded: a note that lengths have no effect because padding is computed, too, or an empty string if padding is
+            not computed.
+        response, prompt: the lengths that the user specified.
         measured: measured or drawn lengths.
         notes: notes for the user so far.
 
     Raises:
-        PlanError: a token budget has no room for an answer.
+        PlanError: a token budget is too small for a response.
     """
     told = list(notes)
     if padded and (measured or prompt is not None or response is not None):
@@ -416,7 +415,9 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
     if asked[0] >= budget:
         raise PlanError(
             subject=_("the token budget"),
-            expected=_("a token budget with room for a prompt of {asked} tokens and an answer").format(asked=asked[0]),
+            expected=_("a token budget that is large enough for a prompt of {asked} tokens and a response").format(
+                asked=asked[0]
+            ),
             found=_("a budget of {budget} tokens on all ranks that share a sequence").format(budget=budget),
             fix=_("raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu"),
         )
@@ -465,12 +466,12 @@ def positive(settings: Settings, key: str) -> int:
 
 
 def micro_batches(settings: Settings, data: int, bounded: bool = False) -> tuple[MicroBatch, ...]:
-    """Return the micro batches of all phases that a script has.
+    """Return the micro batches of all phases of a script.
 
     Args:
         settings: the script's settings.
-        data: the data-parallel size, by which sizes of all ranks together are divided.
-        bounded: whether micro batches keep to their token budgets.
+        data: the data-parallel size. Sizes for all ranks together are divided by it.
+        bounded: whether micro batches stay within their token budgets.
     """
     rows = [
         (Phase.UPDATE_ACTOR, ACTOR, f"{ACTOR}.ppo", f"{ACTOR}.use_dynamic_bsz"),
@@ -501,10 +502,10 @@ def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, 
 
 
 def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
-    """Return the sequence length at which the largest micro batch, out of `of` sequences, has the most tokens.
+    """Return the sequence length that gives the largest micro batch of `of` sequences the most tokens.
 
-    This is not always the greatest length: with slightly shorter sequences, one micro batch may hold all of them,
-    while sequences of the greatest length are split into two smaller ones.
+    This is not always the maximum length: slightly shorter sequences may all fit into one micro batch, whereas
+    sequences of the maximum length are divided among two smaller micro batches.
     """
     if not found or not all(batch.dynamic for batch in found):
         return longest
@@ -523,12 +524,12 @@ def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
 
 
 def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> int:
-    """Return the smallest number of sequences with which each phase still has its largest micro batch.
+    """Return the smallest number of sequences that still produces the largest micro batch of each phase.
 
     Args:
         found: the micro batches of each phase.
-        length: tokens of a sequence, or their mean if lengths differ.
-        most: the number of sequences of a rank: in a mini batch if the phases train, in a step otherwise.
+        length: the number of tokens of a sequence, or the mean number if lengths differ.
+        most: the number of sequences of a rank: in a mini batch if the phases train, otherwise in a step.
         alike: whether all sequences have this length.
     """
 

@@ -52,7 +52,8 @@ _FEWEST_ROWS = 64
 
 
 def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list[Finding], str]:
-    """Start a job on phantom NPUs. Return the findings, and a sentence that says how far the job got.
+    """Start a job on phantom NPUs (shapes without values). Return the findings, and a sentence about how far the job
+    got.
 
     Raises:
         PlanError: the start exceeds the time limit or this machine's memory.
@@ -163,17 +164,16 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
         CODE,
         " ".join(told.error.split())[:600],
         subject=_(", ").join(settings) or Part(told.part).value,
-        why=_("upstream ends the job with this error in {where}: `{code}`").format(
+        why=_("upstream stops the job with this error in {where}: `{code}`").format(
             where=told.where, code=told.code.strip()
         ),
-        fix=_("change the setting that upstream refuses"),
+        fix=_("change the setting that upstream rejects"),
     )
 
 
 def without_repeats(read: list[Finding], started: Sequence[Finding]) -> list[Finding]:
-    """Return those findings from reading the script that the start of the job does not repeat. If the start refused
-    the same setting, its finding is better, because it shows upstream's own error and source line.
-    """
+    """Return the findings from reading the script, except the findings that the start of the job repeats. If the start
+    rejected the same setting, its finding is better, because it shows upstream's own error and source line."""
     words = [word for each in started if each.refused for word in each.subject.split(_(", "))]
     keys = {word.lstrip("+").partition("=")[0] for word in words}
     return [each for each in read if not (each.refused and each.code in _READ_FROM_UPSTREAM and each.subject in keys)]
@@ -185,13 +185,14 @@ def _missing(text: str) -> Finding:
         Severity.OK,
         " ".join(text.split())[:300],
         subject=_("not judged"),
-        why=_("the start of the job failed at this point, so upstream's later checks did not run"),
+        why=_("the job failed to start at this point, so upstream's later checks did not run"),
         fix=_("run lint again on a machine that has the job's packages and files"),
     )
 
 
 def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
-    """Return the overrides that upstream's message mentions, by their value or by the last part of their key."""
+    """Return the overrides that upstream's error message mentions, either by their value or by the last component of
+    their key."""
     words = {*re.findall(r"[\w.]+", said), *re.findall(r"\w+", said)}
     pairs = [(word, *word.lstrip("+").partition("=")[::2]) for word in overrides if "=" in word]
     by_value = [word for word, _key, value in pairs if _is_telling(value.strip("'\"")) and value.strip("'\"") in words]

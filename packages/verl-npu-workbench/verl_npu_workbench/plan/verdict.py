@@ -35,7 +35,7 @@ class Fit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PhaseFit:
-    """One phase on the rank that needs the most memory for it. Memory is in bytes."""
+    """The memory use of one phase, in bytes, on the rank that needs the most memory in this phase."""
 
     phase: str
     rank: int
@@ -50,8 +50,7 @@ class PhaseFit:
 
     @property
     def held(self) -> int:
-        """The memory that is needed in addition to the reserve: the memory of the tensors and, during the rollout, the
-        memory of the engine."""
+        """The memory that is needed in addition to the reserve: tensors and, during the rollout, the engine."""
         return self.needed - self.holders.get(Holder.RESERVE.value, 0)
 
 
@@ -71,7 +70,7 @@ class Verdict:
 
 
 def judge(planned: Planned) -> Verdict:
-    """Compare each phase's needs with the memory of an NPU."""
+    """Compare the memory that each phase needs with the memory of an NPU."""
     capacity = int(planned.hardware.memory.value)
     # The checkpoint engine has a group of its own, outside torch.
     engine = 1 if planned.rollout and planned.rollout.bucket else 0
@@ -107,11 +106,11 @@ def allocated(planned: Planned) -> dict[str, int]:
 
 
 def host_peaks(planned: Planned) -> dict[str, int]:
-    """Return, for each phase, the bytes that large tensors take in a machine's host memory. All ranks of the machine
-    are counted at their peaks.
+    """Return, for each phase, the bytes that large tensors take in a machine's host memory if all ranks of the machine
+    reach their peaks at the same time.
 
-    While loading, verl lets one rank read the whole model and gives the others their shares, unless weights are tied.
-    Source: verl/utils/fsdp_utils.py, `get_init_weight_context_manager`.
+    While loading, one rank reads the whole model, and verl sends the other ranks their shares, unless weights are
+    tied. Source: verl/utils/fsdp_utils.py, `get_init_weight_context_manager`.
     """
     local, found = planned.share.local, {}
     for phase in Phase:

@@ -23,8 +23,8 @@ _HOST = "127.0.0.1"
 
 
 def main() -> int:
-    """Answer a RankJob with an Outcome, and a StartJob with a Started. Both answers contain the exception if verl
-    raised one."""
+    """Return an Outcome for a RankJob, or a Started for a StartJob. Both contain verl's exception, if verl raised
+    one."""
     asked = json.load(sys.stdin)
     # verl's own output must not mix with the answer.
     answer, sys.stdout = sys.stdout, sys.stderr

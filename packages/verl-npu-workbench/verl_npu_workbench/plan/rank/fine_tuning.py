@@ -24,8 +24,8 @@ Begin = Callable[[Phase], None]
 def fine_tune(config: DictConfig, job: RankJob, recording: Recording) -> None:
     """Run `run_sft` of the trainer that the job names, and record its phases.
 
-    The trainer makes its own model, optimizer, and batches, and runs its own loop, but on generated rows. A new phase
-    begins when the trainer asks for the next batch, and when it saves a checkpoint. Source:
+    The trainer creates its own model, optimizer, and batches, and runs its own loop with generated rows of data. A new
+    phase begins when the trainer requests the next batch, and when it saves a checkpoint. Source:
     verl/trainer/fsdp_sft_trainer.py and verl/trainer/sft_trainer.py, `run_sft` and `fit`.
     """
     trainer: Any = importlib.import_module(job.trainer)

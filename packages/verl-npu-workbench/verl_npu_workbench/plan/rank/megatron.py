@@ -46,7 +46,7 @@ def not_shown(roles: DictConfig) -> dict[Phase, str]:
 
 
 def prepare(roles: DictConfig) -> None:
-    """Make Megatron's models work without weights and, in a pipeline, without neighbours.
+    """Make Megatron's models run without weights and, with pipeline parallelism, without the adjacent stages.
 
     Call this after verl's workers are imported.
     """
@@ -101,7 +101,7 @@ Shape = Sequence[int]
 
 
 def know_shapes(packed: bool) -> None:
-    """Make a pipeline stage receive tensors with the shapes that its neighbours would send. Call this once per
+    """Make a pipeline stage receive tensors with the shapes that the adjacent stages would send. Call this once per
     process.
 
     `packed` is the model's use_remove_padding: whether sequences are packed without padding. Source: megatron-core
@@ -136,7 +136,7 @@ def _know_from_verl(module: ModuleType) -> None:
 
 @dataclass(slots=True)
 class Neighbours:
-    """The tensors that this pipeline stage expects from its neighbours. The tensor that is expected next comes
+    """A queue of the tensors that this pipeline stage expects from the adjacent stages, the next expected tensor
     first."""
 
     forward: deque[int] = field(default_factory=deque)
@@ -146,7 +146,8 @@ class Neighbours:
     interleaved schedule."""
 
     def begin(self, micro_batches: Iterable[int]) -> None:
-        """Expect micro batches with these numbers of rows from now on, and forget the previous phase."""
+        """From now on, expect micro batches with these numbers of rows. The state of the previous phase is
+        discarded."""
         self.forward = deque(micro_batches)
         self.backward.clear()
 
@@ -162,8 +163,8 @@ class Neighbours:
 
 
 def rows(lengths: Iterable[int], tensor: int, context: int) -> int:
-    """Return the number of a micro batch's rows on one rank. The sequences are packed, and each is padded to a
-    multiple of the ranks that share it.
+    """Return the number of rows of a micro batch on one rank. The sequences are packed, and each sequence is padded to
+    a multiple of the number of ranks that share it.
 
     `tensor` and `context` are parallel sizes. verl turns on sequence parallelism together with tensor parallelism.
     Source: verl/models/mcore/util.py, `preprocess_thd_engine`.

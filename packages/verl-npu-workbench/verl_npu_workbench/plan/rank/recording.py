@@ -25,9 +25,9 @@ _COPY = "copy between host and NPU"  # csrc/ledger.cpp
 def gradients(module: nn.Module) -> Iterator[Tensor]:
     """Yield the gradients that accumulate over micro batches, including those that FSDP has not reduced yet.
 
-    From v0.9.0 on, verl reduces gradients only with the last micro batch. Until then, FSDP1 keeps undivided gradients
-    in its flat parameters, and FSDP2 keeps them beside its parameters. Source: torch/distributed/fsdp/_fully_shard,
-    `FSDPParam.to_accumulated_grad_if_needed`.
+    From v0.9.0 on, verl reduces gradients only with the last micro batch. Until then, FSDP1 keeps unsharded gradients
+    in its flat parameters, and FSDP2 keeps unsharded gradients in a separate attribute. Source:
+    torch/distributed/fsdp/_fully_shard, `FSDPParam.to_accumulated_grad_if_needed`.
     """
     for weight in module.parameters():
         # Megatron keeps gradients in buffers of its own.
@@ -102,7 +102,7 @@ class Recording:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Record the body of the `with` statement as one phase. Its beginning is also written to the rank's log."""
+        """Record the body of the `with` statement as one phase, and write the start of the phase to the rank's log."""
         print(f"{SAYS}{phase.value}", file=sys.stderr, flush=True)
         self._ledger.take()
         self._open = _Span(phase, self._ledger.clock())
@@ -115,7 +115,8 @@ class Recording:
             self._open = None
 
     def costs(self) -> list[PhaseCost]:
-        """Return the cost of each phase. If a phase ran more than once, the run with the highest peak counts."""
+        """Return the cost of each phase. If a phase ran more than once, the cost is from the run with the highest
+        memory peak."""
         totals, by_holder = self._curves()
         host = by_holder[Holder.HOST.number]
         found: dict[Phase, PhaseCost] = {}
@@ -143,7 +144,7 @@ class Recording:
         return list(found.values())
 
     def timeline(self) -> list[Point]:
-        """Return the memory over time, reduced to about 400 points. Each point is the peak of its interval."""
+        """Return the memory use over time, downsampled to about 400 points. Each point is the peak of its interval."""
         totals, by_holder = self._curves()
         points = []
         length = sum(span.end - span.begin for span in self._spans)

@@ -61,7 +61,8 @@ def _reached(*_: object, **__: object) -> None:
 
 
 def start(job: StartJob, recording: Recording, folder: str) -> Started:
-    """Run the parts of a start in order. Return how far it got, with the first error that upstream raises."""
+    """Run the parts of a job's start in order. Return the last part that was reached, and the first error that
+    upstream raised, if any."""
     passed: list[str] = []
     missing: list[str] = []
     for part, run in _Start(job, recording, folder, missing).parts():
@@ -94,7 +95,7 @@ class _Start:
         self._trainer: Any = None
 
     def parts(self) -> Iterator[tuple[Part, Callable[[], None]]]:
-        """Yield each part with the function that runs it."""
+        """Yield each part of the start with the function that runs it."""
         if self._job.rank.trainer:
             yield Part.BATCH, self._tuning_batch
             return

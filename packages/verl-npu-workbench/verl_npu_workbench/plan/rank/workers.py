@@ -120,7 +120,7 @@ def _experts_of(model: Any) -> int:
 
 
 class Workers(ABC):
-    """The roles of one rank, made and called as a verl trainer does."""
+    """The roles of one rank, created and called in the same way as in a verl trainer."""
 
     _actor: Any
     _critic: Any
@@ -134,7 +134,7 @@ class Workers(ABC):
 
     @abstractmethod
     def load(self) -> None:
-        """Make the models and optimizers."""
+        """Create the models and optimizers."""
 
     @abstractmethod
     def step(self) -> Mapping[Phase, Callable[[], object]]:
@@ -145,7 +145,7 @@ class Workers(ABC):
         """Pass the weights to the rollout, as at the end of a step."""
 
     def checkpoint(self, folder: str) -> None:
-        """Save a checkpoint as the trainer does."""
+        """Save a checkpoint in the same way as the trainer."""
         if self._critic is not None:
             self._critic.save_checkpoint(f"{folder}/critic", global_step=1)
         self._actor.save_checkpoint(f"{folder}/actor", global_step=1)
@@ -186,7 +186,7 @@ class SleepingRollout:
             ledger.mark(self._weights.untyped_storage().data_ptr(), Holder.ENGINE.number)
 
     async def release(self) -> None:
-        """Free the memory."""
+        """Free the memory of the weights."""
         self._weights = None
 
     async def update_weights(self, weights: Iterable[tuple[str, Tensor]], **_: object) -> None:
@@ -211,9 +211,9 @@ class Buckets:
 
 
 class LegacyWorkers(Workers):
-    """The roles of one rank, made and called as in verl/trainer/ppo/ray_trainer.py of v0.6.1.
+    """The roles of one rank, created and called in the same way as in verl/trainer/ppo/ray_trainer.py of v0.6.1.
 
-    With `builds_rollout`, the actor builds its side of the rollout; otherwise it has none.
+    With `builds_rollout`, the actor builds its side of the rollout; otherwise the actor has no rollout.
     """
 
     def __init__(self, config: DictConfig, job: RankJob, builds_rollout: bool = False) -> None:
@@ -250,7 +250,7 @@ class LegacyWorkers(Workers):
         return phases
 
     def wrap_rollout(self, build: Callable[..., object]) -> None:
-        """Replace the function that builds the actor's side of the rollout by `build`, which gets the original
+        """Replace the function that builds the actor's side of the rollout with `build`, which receives the original
         function as an argument."""
         self._actor._build_rollout = partial(build, self._actor._build_rollout)
 
@@ -285,9 +285,9 @@ def _give_out_shards(module: Any) -> None:
 
 
 class EngineWorkers(Workers):
-    """The roles of one rank, made and called as in verl/trainer/ppo/ray_trainer.py of v0.9.
+    """The roles of one rank, created and called in the same way as in verl/trainer/ppo/ray_trainer.py of v0.9.
 
-    With `builds_rollout`, the actor builds its side of the rollout; otherwise it has none.
+    With `builds_rollout`, the actor builds its side of the rollout; otherwise the actor has no rollout.
     """
 
     def __init__(self, config: DictConfig, job: RankJob, builds_rollout: bool = False) -> None:
@@ -393,7 +393,7 @@ def _critic_of(config: DictConfig) -> Any:
 
 
 def workers_of(config: DictConfig, job: RankJob, builds_rollout: bool = False) -> Workers:
-    """Make the workers for the revision of verl that is imported."""
+    """Create the workers that match the imported revision of verl."""
     # v0.7 has both; "auto" are the old ones there.
     legacy = importlib.util.find_spec("verl.workers.fsdp_workers") is not None
     if legacy and config.trainer.get("use_legacy_worker_impl", "auto") != "disable":
