@@ -139,7 +139,7 @@ def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
     if done.returncode != 0:
         raise RunFailed(
             _(
-                "pip install {packages} failed; see its output above. Run the script again; it re-creates an "
+                "pip install {packages} failed; see its output above. Run the script again; it replaces the "
                 "incomplete environment"
             ).format(packages=" ".join(arguments))
         )

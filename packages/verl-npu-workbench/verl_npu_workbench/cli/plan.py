@@ -127,7 +127,7 @@ _MARKS = {
     "--memory",
     metavar="GIB",
     type=click.FloatRange(0, min_open=True),
-    help="The maximum amount of this machine's memory that the plan uses. Two ranks run at a time. [default: "
+    help="The maximum amount of this machine's memory that `plan` itself uses while two ranks run. [default: "
     "all available memory]",
 )
 @click.option(

@@ -683,14 +683,13 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
         ),
         subject=f"{key}=True",
         why=_(
-            "if the installed compiler refuses upstream's block sizes, verl-npu's feature fused_kernels launches "
-            "the kernels with smaller blocks; the results and the speed of the kernels on an NPU cannot be checked "
-            "here"
+            "if the installed compiler rejects upstream's block sizes, verl-npu's feature fused_kernels uses smaller "
+            "blocks. Their results and speed on an NPU cannot be checked here"
         )
         if is_fixed
         else _(
-            "the job ends with `ub overflow` (verl issue 7950); up to v0.7.0, a vocabulary size that is not a "
-            "multiple of 1024 gives wrong log-probabilities without an error"
+            "the job fails with `ub overflow` (verl issue 7950). In verl v0.7.0 and earlier, a vocabulary size that is "
+            "not a multiple of 1024 also gives wrong log-probabilities, without an error"
         ),
         fix=_(
             "compile the kernels with `verl-npu kernels {module}`, or compile them with the arguments of the job: "

@@ -80,9 +80,9 @@ def npu_quantize(
     """Quantize to int8: `round(input / scales + zero_points)` or, if `div_mode` is false, `round(input * scales +
     zero_points)`. Has no backward pass.
 
-    Shapes: scales and zero_points [1] or [D], where D is the size of dimension `axis`, or the number of dimensions of
-    input, with size 1 in all dimensions except `axis`. If `div_mode` is false, this dimension is the second-to-last
-    for an `axis` of -2, and the last otherwise.
+    Shapes: scales and zero_points have one of three shapes: [1]; [D], where D is the size of input's dimension `axis`;
+    or as many dimensions as input, each of size 1 except dimension `axis`. If `div_mode` is false, -2 for `axis`
+    means the second-to-last dimension, and any other value the last one.
 
     Returns:
         An int8 tensor with the shape of input.

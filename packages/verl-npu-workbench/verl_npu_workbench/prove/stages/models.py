@@ -114,7 +114,7 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
     if unexplained:
         shown = "; ".join(unexplained[:3])
         raise Wrong(
-            f"{len(unexplained)} of {len(away)} tensors differ from the host more than the unpatched model does: "
+            f"{len(unexplained)} of {len(away)} tensors are further from the host's results than the unpatched model's are: "
             f"{shown}",
             "as near as the unpatched model",
             figures,

@@ -227,8 +227,8 @@ class Names:
         return None
 
     def superfluous(self, name: str) -> bool:
-        """Return whether engines ignore this weight, such as layers for multi-token prediction and computed
-        buffers."""
+        """Return whether engines ignore this weight. They ignore computed buffers and the weights of layers for
+        multi-token prediction."""
         layer = _LAYER.match(name)
         return (
             (layer is not None and int(layer[1]) >= self._layers)
