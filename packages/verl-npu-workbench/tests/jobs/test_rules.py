@@ -415,8 +415,8 @@ def test_every_rule_has_a_wrong_script() -> None:
 @pytest.mark.parametrize(
     ("exports", "said"),
     [
-        ({}, "launches the kernels with smaller blocks"),
-        ({"VERL_NPU_DISABLE": "fused_kernels"}, "ends with `ub overflow`"),
+        ({}, "uses smaller blocks"),
+        ({"VERL_NPU_DISABLE": "fused_kernels"}, "fails with `ub overflow`"),
     ],
 )
 def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_fixes_them(

@@ -691,8 +691,8 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
         )
         if is_fixed
         else _(
-            "the job fails with `ub overflow` (verl issue 7950). In verl v0.7.0 and earlier, a vocabulary size that is "
-            "not a multiple of 1024 also gives wrong log-probabilities, without an error"
+            "the job fails with `ub overflow` (verl issue 7950). In verl v0.7.0 and earlier, a vocabulary size that "
+            "is not a multiple of 1024 also gives wrong log-probabilities, without an error"
         ),
         fix=_(
             "compile the kernels with `verl-npu kernels {module}`, or compile them with the arguments of the job: "

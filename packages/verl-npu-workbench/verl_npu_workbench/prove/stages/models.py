@@ -114,8 +114,8 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
     if unexplained:
         shown = "; ".join(unexplained[:3])
         raise Wrong(
-            f"{len(unexplained)} of {len(away)} tensors are further from the host's results than the unpatched model's are: "
-            f"{shown}",
+            f"{len(unexplained)} of {len(away)} tensors are further from the host's results than the unpatched "
+            f"model's are: {shown}",
             "as near as the unpatched model",
             figures,
         )
