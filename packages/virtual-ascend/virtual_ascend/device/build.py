@@ -175,7 +175,7 @@ def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
                     found="a process that is still compiling",
                     fix=f"stop that process, delete {target.parent}, and try again",
                 ) from error
-            report(f"waiting for another process to compile virtual-ascend: {waited} s")
+            report(f"waiting for another process to compile virtual-ascend: {waited:.0f} s")
     try:
         yield
     finally:
@@ -188,7 +188,7 @@ def _compile(target: Path, module: Module) -> None:
     if missing:
         raise _without(" and ".join(missing))
     expected = expected_seconds()
-    report(f"compiling virtual-ascend for this torch, once: about {expected} s on this machine at its current load")
+    report(f"compiling virtual-ascend for this torch, once: about {expected:.0f} s on this machine at its current load")
     started = time.monotonic()
     log = target.parent / "build.log"
     with work_folder(target.parent) as work:
