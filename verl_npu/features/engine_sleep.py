@@ -161,7 +161,8 @@ def _allocator() -> Any:
 
 
 def find_plain_tensors(allocator: Allocator, saved: Sequence[str] = ("_parameters",)) -> list[torch.Tensor]:
-    """Return one tensor for each storage in the model's memory that none of a module's `saved` tensors uses.
+    """Find the storages in the model's memory that are used by no module's `saved` tensors. Return one tensor for each
+    of these storages.
 
     Buffers are returned, too, because vllm-ascend saves only the buffers of its main model.
     """

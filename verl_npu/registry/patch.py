@@ -36,8 +36,8 @@ class Action(Word):
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the fingerprint of the target's source must match. For patches with other actions, the target's
-        signature must match, or the target must be absent."""
+        """Whether the action requires that the fingerprint of the target's source matches. The other actions require
+        only that the target's signature matches, or that the target is absent."""
         return self in (Action.REPLACE, Action.SET)
 
 

@@ -131,5 +131,5 @@ def test_an_npu_has_the_index_of_its_place_among_the_visible_ones(assigned: str,
 
 
 def test_an_npu_that_the_worker_cannot_see_is_an_error() -> None:
-    with pytest.raises(LaunchError, match=r"NPU 2, which Ray assigned.*'1,3'.*before `ray start`"):
+    with pytest.raises(LaunchError, match=r"NPU 2, which Ray assigned.*'1,3'.*before you run `ray start`"):
         ordinal("2", "1,3")

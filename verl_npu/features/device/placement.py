@@ -81,8 +81,8 @@ def ordinal(assigned: str, visible: str | None) -> int:
             subject=f"NPU {assigned}, which Ray assigned to this worker",
             expected=f"an NPU that {VISIBLE_DEVICES} lists",
             found=f"{VISIBLE_DEVICES}={visible!r}",
-            fix=f"on this host, set {VISIBLE_DEVICES} to the NPUs that the job needs before `ray start`, and do not "
-            f"set it in the job",
+            fix=f"on this host, before you run `ray start`, set {VISIBLE_DEVICES} to the NPUs that the job needs; do "
+            f"not set {VISIBLE_DEVICES} in the job",
             override="VERL_NPU_DISABLE=device",
         )
     return ids.index(assigned)

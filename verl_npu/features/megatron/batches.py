@@ -58,8 +58,8 @@ _computed: ContextVar[Any] = ContextVar("_computed", default=None)
 
 
 def hold_the_batch(original: Callable[..., Result], worker: object, data: Any) -> Result:
-    """Run a worker's step with an empty batch that holds the real batch, so that upstream moves no elements to the
-    NPU."""
+    """Run a worker's step with a placeholder for the batch. The placeholder has no elements and only refers to the
+    real batch, so that upstream moves no elements to the NPU."""
     return original(worker, _without_elements(data))
 
 
@@ -129,8 +129,8 @@ def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: 
     _MICRO_BATCHES, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS
 )
 def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int) -> Any:
-    """Return an iterator over micro-batches, or one iterator for each model chunk. The iterator moves micro-batches
-    that are still on the host to the NPU."""
+    """Return an iterator over micro-batches, or one iterator for each model chunk. If a micro-batch is still on the
+    host, the iterator moves the micro-batch to the NPU."""
     made = original(batches, vpp_size)
     if _computed.get() is None:
         return made

@@ -87,8 +87,8 @@ def effective(request: Request) -> dict[str, object]:
     """Return the overrides of a request, together with the additional overrides that the documentation of verl or
     MindSpeed requires.
 
-    Flash attention is added, unless the overrides request the batch-invariant version. The context-parallel size comes
-    from the engine's section. So do the settings that the features mc2 and swapped optimizer read from MindSpeed's
+    Flash attention is added, unless the overrides request the batch-invariant version. The engine's section supplies
+    the context-parallel size, and the settings that the features mc2 and swapped optimizer expect in MindSpeed's
     arguments.
     """
     settings = dict(request.overrides)

@@ -322,8 +322,8 @@ def _args_attributes(node: ast.AST) -> set[str]:
 
 
 def process_keys(mindspeed: Path) -> set[str]:
-    """Return the keys that MindSpeed's features read from the arguments of the process. The code that the features
-    import is searched."""
+    """Return the keys that MindSpeed's features, or the code that the features import, read from the arguments of the
+    process."""
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)

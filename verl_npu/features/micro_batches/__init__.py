@@ -61,7 +61,7 @@ def keep_token_budget(
     """Split a batch into micro-batches. If the user requested a token limit, each micro-batch has at most
     `max_token_len` tokens.
 
-    If a sequence on one rank is too long, JobSettingError is raised on all ranks that share the number of
+    If a sequence on one rank is too long, JobSettingError is raised on all ranks that must use the same number of
     micro-batches.
     """
     if not environment.TOKEN_BUDGET.read():

@@ -134,11 +134,12 @@ def sleep_mode_overrides_of(
     follows:
 
         revision               mode    the engine's enable_sleep_mode
-        796871d7               both    free_cache_engine; engine_kwargs are not read (async) or a duplicate (sync)
+        796871d7               async   free_cache_engine; engine_kwargs are not read
+        796871d7               sync    free_cache_engine; setting it in engine_kwargs, too, is an error
         v0.6.1                 sync    free_cache_engine; setting it in engine_kwargs, too, is an error
         v0.6.1                 async   True, unless engine_kwargs set it
         ccd7d934 and later     async   enable_sleep_mode, which is True by default; engine_kwargs take precedence
-        ccd7d934, v0.7.0       sync    the choice of a recipe's own engine; r1_ascend's is False
+        ccd7d934, v0.7.0       sync    a recipe's own engine decides; r1_ascend's engine uses False
 
     The row is selected by the classes that upstream defines, not by upstream's version: `RolloutConfig` does not exist
     at 796871d7, and has a field `enable_sleep_mode` from ccd7d934 on.

@@ -74,8 +74,8 @@ class Readback:
             kept.clear()
 
     def settled(self, verdict: Verdict) -> Verdict:
-        """Return the verdict on a patch that is left to upstream's own patches, updated with the observed effect of
-        these patches. Return any other verdict unchanged."""
+        """Return the verdict. If verl-npu leaves the patch to upstream's own patches, first update the verdict with
+        the observed effect of upstream's patches."""
         if verdict.state is not State.NATIVE or not verdict.claims:
             return verdict
         reached = self._reached()

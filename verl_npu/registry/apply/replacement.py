@@ -375,8 +375,8 @@ class _Wrapping:
         original, raise ApplyError instead of losing the arguments.
 
         Args:
-            called: the function that the implementation should call: the original, or a method of it without the
-            instance.
+            called: the function that the implementation receives as its original: the original itself or, if the
+                original is already bound to its instance, a function that calls the bound original.
         """
         if len(args) <= self.most and (self.any_name or kwargs.keys() <= self.names):
             return self.patch.implementation(called, *args, **kwargs)

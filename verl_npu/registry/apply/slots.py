@@ -187,8 +187,8 @@ def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, k
 def pass_through(made: object, original: object) -> bool:
     """Make a function from `replacement.build` behave like the original, for all code that still holds the function.
 
-    The function's code object is replaced only now, so that the function has no overhead while the patch is in force.
-    Return False if the object has no code object.
+    Replacing the function's code object at this point avoids a check in each call while the patch is in force. Return
+    False if the object has no code object.
     """
     function, before = callee(made), callee(original)
     call = getattr(function, "_self_wrapper", None)
@@ -278,8 +278,8 @@ class Binding:
             slot.write(self.after)
 
     def replace_earlier(self) -> None:
-        """Write the new object into the copies that the earlier binding of this patch has rebound. Undoing this write
-        sets the copies to the value `before`."""
+        """Write the patch's new object into all copies of the target that still hold the object of the patch's earlier
+        binding. Undoing these writes restores the original, `before`, in the copies."""
         if self.earlier is None:
             return
         for slot in [w.slot for w in self.earlier.writes if w.in_force() and w.slot != self.earlier.slot]:
@@ -324,11 +324,12 @@ def all_modules() -> Iterator[ModuleType]:
 
 
 def holders(modules: Mapping[str, ModuleType], executed: Mapping[str, ModuleType]) -> list[ModuleType]:
-    """Return the modules that may hold references to objects in `modules` that are about to be replaced.
+    """Some objects in `modules` are about to be replaced. Return all modules that may hold references to these
+    objects.
 
-    The modules in `executed` have just been executed. Only a few modules can hold references to their objects: the
-    modules themselves, modules that were imported while they were executed, and modules that import them and are still
-    being executed. Searching all modules would take milliseconds for each patched module.
+    The modules in `executed` have just been executed. Only a few modules can hold references to the objects of an
+    executed module: the module itself, modules that were imported while it was executed, and modules that import it
+    and are still being executed. Searching all modules would take milliseconds for each patched module.
     """
     fresh = list(executed.values())
     if len(executed) != len(modules) or not all(getattr(m.__spec__, "_initializing", False) for m in fresh):
@@ -362,8 +363,9 @@ def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree
     """Find the names in `modules` that refer to objects that `bindings` will replace. Return the slots of these names,
     keyed by the id of the patch.
 
-    Copies that cannot be rebound are added to the binding's `unreached`. Only the program itself and the upstreams'
-    modules are searched for such copies. All bindings share one search of the modules.
+    References that cannot be rebound, such as items of a list, are added to the binding's `unreached`. Only the
+    program itself and the upstreams' modules are searched for references of this kind. All bindings share one search
+    of the modules.
     """
     objects = {id(b.before): b for b in bindings if b.patch.action is not Action.SET and callable(b.before)}
     values = [b for b in bindings if b.patch.action is Action.SET]

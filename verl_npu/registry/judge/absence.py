@@ -15,7 +15,7 @@ from .lock import THERE, Lock
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The locks used to compare one upstream in a source tree."""
+    """One upstream's locks, and the lock that is nearest to a source tree."""
 
     nearest: Lock | None
     exact: bool

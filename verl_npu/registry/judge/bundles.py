@@ -36,8 +36,8 @@ def judge_bundles(bundles: Sequence[Bundle], tree: SourceTree) -> Iterator[Judge
     """Judge the features of each owner. Packages that `tree` does not cover are taken from the running environment.
 
     If an error occurs in a bundle with an owner, the result contains the error, and all patches of the bundle fail. An
-    error in the registry's own bundle is raised. Only the error about patches that are in the locks but not declared
-    is never raised: the result contains it for every bundle.
+    error in the registry's own bundle is raised, with one exception: if the locks contain patches that the bundle does
+    not declare, the result contains the error.
     """
     for bundle in bundles:
         packages = [package for upstream in bundle.upstreams for package in upstream.packages]
@@ -64,8 +64,8 @@ def _judged(bundle: Bundle, tree: SourceTree) -> Judged:
 
 
 def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> DamagedError | None:
-    """Return an error if the locks list patches that the bundle does not declare, or None. Without this error,
-    verl-npu would apply a feature without these patches."""
+    """If the locks list patches that the bundle does not declare, return an error. Otherwise, return None. Without
+    this error, verl-npu would apply a feature without these patches."""
     missing = {id for known in locks.values() for lock in known for id in lock.patches}
     missing -= {patch.id for feature in bundle.features for patch in feature}
     missing -= {id for feature in bundle.features for id in feature.left_out}

@@ -191,8 +191,8 @@ def identify(
     A pin is identical if every file used to answer the patches' questions is the same in `tree`. Only then are the
     lock's answers used. If some of these files differ, but all targets and answers are the same, the pin is only the
     nearest one, and no difference is listed. Packages that are not in `tree` are ignored, because a wheel may omit
-    packages that a checkout has. `first` is the upstream's first package, which is certain not to be another package
-    with the same name.
+    packages that a checkout has. `first` is the upstream's first package. Any other package in `tree` may be an
+    unrelated package with the same name.
     """
     # Hashing bytes is far cheaper than parsing, and the usual case, an unmodified release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock, first)]

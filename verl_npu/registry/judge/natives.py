@@ -77,7 +77,8 @@ def natives_of(module: PatchModule, tree: SourceTree) -> list[Native]:
 
 
 def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dict[str, Verdict]:
-    """Return the verdicts, but mark a patch as failed if it is left to an upstream patch that fails."""
+    """Return the verdicts. If verl-npu leaves a patch to an upstream patch that fails, mark verl-npu's patch as
+    failed."""
     states = {native.step.place: native for native in natives}
 
     def confirm(verdict: Verdict) -> Verdict:

@@ -92,8 +92,8 @@ def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Poli
 
 
 def unpatched_error(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
-    """Return the error for targets that verl-npu does not patch, because upstream patches them, but that upstream's
-    patches do not reach."""
+    """Return the error for targets that remain unpatched: verl-npu leaves the targets to upstream's patches, but
+    upstream's patches do not reach them."""
     more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
     return DriftError(
         subject=f"{targets[0]}{more}",

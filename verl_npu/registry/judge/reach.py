@@ -13,7 +13,8 @@ from .absence import Baseline
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A comparison of the code that uses a target with the corresponding code at the nearest pin."""
+    """The differences between the code that uses a target in one tree and the code that uses the target at the nearest
+    pin."""
 
     pin: str
     lost: tuple[str, ...] = ()

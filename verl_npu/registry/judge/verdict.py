@@ -222,22 +222,22 @@ class Evidence:
 
     @cached_property
     def claims(self) -> tuple[str, ...]:
-        """The names that upstream's own code assigns, according to its source, if these assignments retire the
-        patch."""
+        """The names whose assignment by upstream's own code makes the patch unnecessary. The assignments are found in
+        upstream's source."""
         atoms = self.patch.retired_by.atoms()
         return tuple(dict.fromkeys(a.place for a in atoms if isinstance(a, Assigns) and self.ask(a)))
 
     @cached_property
     def gone(self) -> Sequence[Absence]:
-        """The subjects that this tree lacks: the target, and the subjects of questions that have no answer for this
-        reason."""
+        """The subjects that are missing from this tree: the target, and the subjects of questions that cannot be
+        answered because the subject is missing."""
         unanswered = dict.fromkeys(atom.subject for atom in self.patch.atoms() if self.ask(atom) is None)
         found = [self.absence, *map(self._answers.absence, unanswered)]
         return [absence for absence in found if absence is not None and absence.gone]
 
     def lost(self, atoms: Iterable[Atom]) -> list[str]:
-        """Return the reasons why subjects of the questions `atoms` are missing from this tree, if the subjects exist
-        at the nearest pin."""
+        """For each subject of the questions `atoms` that exists at the nearest pin but not in this tree, return the
+        reason why the subject is missing."""
         reasons = []
         for subject in dict.fromkeys(atom.subject for atom in atoms):
             nearest = self._answers.known[package_of(subject)].nearest
@@ -282,7 +282,8 @@ class Evidence:
 
     @cached_property
     def reach(self) -> Reach:
-        """A comparison of the code that uses the target with the corresponding code at the nearest pin."""
+        """The differences between the code that uses the target in this tree and the code that uses the target at the
+        nearest pin."""
         from .reach import reach
 
         return reach(self.patch.target, self.known, self.tree)

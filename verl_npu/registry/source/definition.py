@@ -226,8 +226,8 @@ def _is_only_wording(item: object) -> bool:
 
 
 def decoration(decorator: ast.expr) -> str:
-    """Describe a decorator with its arguments. String arguments are omitted, because a label in a log has no
-    effect."""
+    """Describe a decorator with its arguments. String arguments are omitted, because a string is usually a label for
+    logs, which does not change what the decorator does."""
     if not isinstance(decorator, ast.Call):
         return f"@{_short(decorator)}"
     return f"@{_short(decorator.func)}({_spelled_arguments(decorator)})"
@@ -305,12 +305,12 @@ def constants_of(module: ast.Module) -> dict[str, object]:
 
 
 def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
-    """Return whether a wrapper that was written for the signature `known` still works if upstream's function now has
-    `found`.
+    """Return whether a wrapper that was written for the signature `known` still works if the signature of upstream's
+    function is now `found`.
 
-    Both are one signature or several. Different defaults do not matter, except those of parameters that have their own
-    defaults in the wrapper (`restated`). Additional optional parameters do not matter if they are at the end or
-    keyword-only.
+    Each of the two arguments contains one or more signatures. Different defaults do not matter, except those of
+    parameters that have their own defaults in the wrapper (`restated`). Additional optional parameters do not matter
+    if they are at the end or keyword-only.
     """
     return found == known or all(
         any(_fits(one, other, restated) for other in _parsed_signatures(known)) for one in _parsed_signatures(found)

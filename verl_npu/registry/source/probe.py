@@ -66,13 +66,13 @@ class Atom(Probe):
         """Return whether the source answers the question with yes. If the subject does not exist, the answer is no."""
 
     def unread(self, tree: SourceTree) -> str:
-        """Return the reason why a negative answer is unreliable although the subject exists, or an empty string if the
+        """Return the reason why a negative answer about an existing subject is unreliable, or an empty string if the
         answer is reliable."""
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Return whether a negative answer is conclusive on its own, because the code could do what the question asks
-        in only one way."""
+        """Return whether a negative answer is conclusive on its own. It is conclusive if the code has only one way to
+        do what the question asks about."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
@@ -157,8 +157,8 @@ class Calls(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Passes(Atom):
-    """The question whether a call, or an entry of a dictionary, gives `keyword` the required value: a constant, or a
-    setting that the code looks up.
+    """The question whether a call or a dictionary entry sets `keyword` to the required value. The required value is a
+    constant, or a setting that the code looks up.
 
     The search for constants follows local names, names of the module or class, and defaults of parameters.
     """

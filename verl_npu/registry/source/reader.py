@@ -153,8 +153,8 @@ class Facts:
         return fingerprint(self.parts)
 
     def ends(self, qualname: str) -> tuple[str, ...]:
-        """Return descriptions of the objects that `qualname` may refer to after the import. The classes that contain
-        the name are included, unless they are plain."""
+        """Return descriptions of the objects that `qualname` may refer to after the import. The descriptions of the
+        classes that contain the name are included, except for a class that is only defined by a class statement."""
         parts = qualname.split(".")
         found: list[str] = []
         for length in range(1, len(parts) + 1):
@@ -366,8 +366,8 @@ class Scope:
     depth: int = 0
 
     def path(self, name: str) -> str | None:
-        """Return the path within the module of a name that the code binds, or None if the name is local to a
-        function."""
+        """Return the path of a name that the code binds, or None if the name is local to a function. The path starts
+        at the module."""
         if self.shared is not None:
             return name if name in self.shared else None
         return _within(self.owner, name)

@@ -175,11 +175,11 @@ class SourceTree:
 
     def has_part(self, subject: str, beside: str) -> bool:
         """Return whether this tree has the part of an upstream that contains `subject`, or that would contain
-        `subject` if it existed.
+        `subject` if it existed. A part is a module or a folder directly inside a top-level package.
 
         `beside` is the first package of the upstream. Any other package may be an unrelated one with the same name. If
-        such a package is not in the same folder as the first package, only the parts that the package really contains
-        count.
+        such a package is not in the same folder as the first package, this method returns True only if the part exists
+        in the package.
         """
         package, _, rest = subject.partition(":")[0].replace("/", ".").partition(".")
         key = (package, rest.partition(".")[0], beside)
@@ -287,8 +287,8 @@ class SourceTree:
         return found
 
     def chain(self, target: Target) -> list[Target]:
-        """Return the target. If the target's module imports the target, also return each location along the chain of
-        imports that this tree contains.
+        """Return the target. If the target's module imports the target, follow the chain of imports, and also return
+        each location in the chain that exists in this tree.
 
         Moved code still counts as the target if the old module imports the code from the new module.
         """

@@ -136,9 +136,9 @@ def compare(
     the error. If the model's weights are not on this machine, the command uses a small random model of the same
     architecture.
 
-    Exit status: 0 if all differences are within the limits, or if the merged model is equal; 1 if a difference is
-    outside its limit, or if the merged model or an operator differs; 2 if the logs do not contain enough data, or if a
-    log or a checkpoint cannot be read.
+    Exit status: 0 if all differences are within the limits, or if the merged model is identical to the checkpoint; 1
+    if a difference is outside its limit, or if the merged model or an operator differs; 2 if the logs do not contain
+    enough data, or if a log or a checkpoint cannot be read.
     """
     of_logs = ("baseline", "standards", "html")
     of_layers = ("verl", "unconfined", "architecture")

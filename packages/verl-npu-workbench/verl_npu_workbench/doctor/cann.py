@@ -366,9 +366,9 @@ class Lack:
 def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Iterator[Lack]:
     """Yield the missing libraries that these files need.
 
-    Among the libraries that are needed only indirectly, through another library, only the driver's libraries are
-    reported, because CANN's libraries find each other in ways that their ELF files do not show. `preloaded` are
-    folders whose libraries are already loaded, such as torch's own.
+    A library that is needed only indirectly, through another library, is reported only if it belongs to the driver.
+    CANN's libraries find each other in ways that their ELF files do not show. `preloaded` are folders whose libraries
+    are already loaded, such as torch's own.
     """
     waiting: list[tuple[Path, tuple[str, ...]]] = [(file, ()) for file in files]
     seen = set[str]()

@@ -109,7 +109,7 @@ def find_traces(site: Site) -> list[Trace]:
 
 
 def is_earlier(distribution: metadata.Distribution) -> bool:
-    """Return whether a distribution with this name is the earlier plugin."""
+    """Return whether a distribution named verl-npu is the earlier plugin."""
     return distribution.version == _VERSION and not distribution.entry_points
 
 

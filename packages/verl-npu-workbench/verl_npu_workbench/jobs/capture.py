@@ -159,7 +159,7 @@ def capture(
     """Run `script` in a sandbox, from the root of `tree`, and return its calls. Stand-ins replace all programs that it
     calls.
 
-    If the script only joins a Ray cluster that another node starts, the script runs a second time as on that node,
+    If the script only joins a Ray cluster that another node starts, the script runs a second time, as if on that node,
     because the trainer starts there.
 
     Args:

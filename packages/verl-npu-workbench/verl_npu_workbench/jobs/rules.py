@@ -526,7 +526,10 @@ def _weight_format(script: Script) -> Iterator[Finding]:
             "rollout.weight_format",
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
-            why=_("verl-npu only prints a warning about this key, and the job continues"),
+            why=_(
+                "verl-npu only prints a warning, so a job with vllm-ascend 0.23 or later runs until the engine "
+                "refuses to wake up"
+            ),
             fix=_("remove {nz_key} from additional_config").format(nz_key=NZ_KEY),
         )
 

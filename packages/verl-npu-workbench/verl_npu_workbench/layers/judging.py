@@ -89,7 +89,7 @@ class Pair:
         return self.exact, self.rounded
 
     def on(self, batch: Batch) -> Pair:
-        """Return references for another batch that use the same models."""
+        """Return references that use the same models for another batch."""
         return Pair(*(each.on(batch) for each in self.both))
 
 

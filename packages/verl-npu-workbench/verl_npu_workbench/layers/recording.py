@@ -53,7 +53,7 @@ class Batch:
         ]
 
     def answer_rows(self) -> torch.Tensor:
-        """Return the indices of the places in `answers` within the list `places`."""
+        """For each place in `answers`, return the index of the place in the list `places`."""
         rows = {place: row for row, place in enumerate(self.places())}
         return torch.tensor([rows[place] for place in self.answers()])
 

@@ -202,8 +202,8 @@ def _rank_batch(names: Names, settings: Settings, data: int, batch: MicroBatch) 
         raise PlanError(
             subject=f"{BATCH}={together}",
             expected=_("a multiple of {part} ({wanted})").format(part=part, wanted=wanted),
-            found=_("a batch size that leaves a remainder of {together} when divided by this number").format(
-                together=together % part
+            found=_("a batch size that leaves a remainder of {remainder} when divided by this number").format(
+                remainder=together % part
             ),
             fix=_("change the batch size, the micro-batch size, or the number of NPUs"),
         )

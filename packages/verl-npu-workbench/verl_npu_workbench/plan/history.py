@@ -25,7 +25,7 @@ _SETTINGS = ".yaml"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A phase whose memory a commit changed, or the memory that verl reports. Sizes are in bytes."""
+    """A commit's change to the memory of one phase, or to the memory that verl reports. Sizes are in bytes."""
 
     phase: str
     before: int

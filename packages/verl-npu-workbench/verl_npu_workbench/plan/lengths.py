@@ -66,8 +66,8 @@ def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> 
 
 
 def heaviest(lengths: Sequence[Length], sequences: int, budgets: Sequence[int] = ()) -> tuple[Length, ...]:
-    """Return the `sequences` consecutive lengths with the heaviest load: the most tokens in total or, with token
-    budgets, the most tokens in one micro batch.
+    """From all groups of `sequences` consecutive lengths, return the group with the heaviest load: the most tokens in
+    total or, with token budgets, the most tokens in one micro batch.
 
     verl divides the tokens evenly among as few micro batches as a budget allows, so more tokens in total can mean one
     more micro batch, and fewer tokens in each. After the last length, the lengths are repeated from the start.

@@ -442,8 +442,8 @@ def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
 
 
 def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings that make one rank process its share of two micro batches and that need none of the real
-    job's files.
+    """Return the settings for a run in which one rank processes its share of two micro batches. The settings do not
+    require any files of the real job.
 
     `model` is the folder of a model without weights.
     """

@@ -241,8 +241,8 @@ def divided(
         most: the longest prompt and response; the prompt is 0 if only the length of a whole sequence counts.
         batches: the micro batches of each phase.
         step, mini: the number of sequences per rank in a step, and between two steps of the optimizer.
-        padded: a note that lengths have no effect because padding is computed, too, or an empty string if padding is
-            not computed.
+        padded: if the model also computes padding tokens, a note for the user that lengths therefore have no effect.
+            Otherwise, an empty string.
         response, prompt: the lengths that the user specified.
         measured: measured or drawn lengths.
         notes: notes for the user so far.
@@ -502,7 +502,7 @@ def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, 
 
 
 def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
-    """Return the sequence length that gives the largest micro batch of `of` sequences the most tokens.
+    """For a batch of `of` sequences, return the sequence length at which the largest micro batch has the most tokens.
 
     This is not always the maximum length: slightly shorter sequences may all fit into one micro batch, whereas
     sequences of the maximum length are divided among two smaller micro batches.

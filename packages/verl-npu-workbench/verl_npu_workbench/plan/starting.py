@@ -172,8 +172,9 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
 
 
 def without_repeats(read: list[Finding], started: Sequence[Finding]) -> list[Finding]:
-    """Return the findings from reading the script, except the findings that the start of the job repeats. If the start
-    rejected the same setting, its finding is better, because it shows upstream's own error and source line."""
+    """Return the findings from reading the script, without the findings that were repeated when the job was started.
+    If the started job rejected the same setting, the finding of the started job is better, because it shows upstream's
+    own error and source line."""
     words = [word for each in started if each.refused for word in each.subject.split(_(", "))]
     keys = {word.lstrip("+").partition("=")[0] for word in words}
     return [each for each in read if not (each.refused and each.code in _READ_FROM_UPSTREAM and each.subject in keys)]

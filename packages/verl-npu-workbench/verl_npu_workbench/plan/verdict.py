@@ -95,8 +95,8 @@ def allocated(planned: Planned) -> dict[str, int]:
     """Return the two parts of what verl reports as perf/max_memory_allocated_gb: the bytes of the trainer's tensors,
     and those of an engine in the same process.
 
-    verl never resets torch's counter, and reports the last rank's. torch counts a sleeping engine's weights and cache,
-    too. A checkpoint is saved after the report.
+    verl never resets torch's counter, and reports the counter of the last rank. torch counts a sleeping engine's
+    weights and cache, too. A checkpoint is saved after the report.
     """
     last = max(planned.outcomes, key=lambda outcome: outcome.rank)
     phases = [cost for cost in last.phases if cost.phase != Phase.CHECKPOINT.value]

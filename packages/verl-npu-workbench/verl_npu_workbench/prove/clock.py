@@ -61,8 +61,8 @@ class Clock:
 
     @property
     def is_too_busy(self) -> bool:
-        """Whether the processes have waited for a processor for longer than the clock is allowed to exclude from its
-        count."""
+        """Whether the processes have waited so long for a processor that the clock may not exclude the whole waiting
+        time."""
         return self._waited > self.wall * (1 - 1 / MOST)
 
     @property

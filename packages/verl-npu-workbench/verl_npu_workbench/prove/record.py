@@ -93,7 +93,7 @@ class Recorder:
         self._write({"check": check.as_json()})
 
     def observe(self, seen: Observation) -> None:
-        """Record an observation of the NPU. Another observation of the same request is not recorded."""
+        """Record an observation of the NPU. If an observation of the same request was already recorded, do nothing."""
         if seen.key not in self._seen:
             self._seen.add(seen.key)
             self._write({"observation": seen.as_json()})

@@ -124,8 +124,8 @@ def be_alone() -> None:
     from torch.distributed import distributed_c10d as c10d
 
     class AloneGloo(metaclass=_StandIn):
-        """A replacement for ProcessGroupGloo, because gloo groups for host tensors would also wait for the other
-        ranks."""
+        """A replacement for ProcessGroupGloo. Real gloo groups for host tensors would wait for the other ranks, which
+        do not exist."""
 
         _Options = c10d.ProcessGroupGloo._Options
         create_device = c10d.ProcessGroupGloo.create_device

@@ -219,7 +219,7 @@ def npu_apply_rotary_pos_emb(
     """Apply `npu_rotary_mul` to query and key. Has no backward pass.
 
     Shapes: query [B,S,N,D], key [B,S,Nkv,D], cos and sin [B,S,1,D] in the BSND layout, which was earlier called BSH.
-    In the layouts SBH, BNSD, and TND ([T,N,D]), cos and sin must also be broadcastable.
+    In the layouts SBH, BNSD, and TND ([T,N,D]), cos and sin can have any shape that can be broadcast to query and key.
 
     Raises:
         RuntimeError: the layout or the mode is unknown, the widths differ, or the backward pass is run.
@@ -256,8 +256,8 @@ def npu_mrope(
     three positions for each token.
 
     Shapes: positions int32 or int64 [T] or [3,T], query [T,N*head_size], key [T,Nkv*head_size], cos_sin_cache
-    [positions,R]: cosines, then sines. mrope_section contains the number of angles, of R/2 in total, that use each row
-    of positions [3,T]. For positions [T], it is [0,0,0].
+    [positions,R]: cosines, then sines. For positions [3,T], mrope_section contains the number of angles that use each
+    of the three rows. The numbers add up to R/2. For positions [T], mrope_section is [0,0,0].
 
     Raises:
         RuntimeError: shapes, dtypes, or sections do not match, or the backward pass is run.

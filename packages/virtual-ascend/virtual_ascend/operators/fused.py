@@ -80,8 +80,8 @@ def fused(
 
     Args:
         name: the operator's name in the ledger (csrc/ledger.h).
-        compute: computes the results, or at least the first result, differentiably from the same tensors on the host.
-            It is not called if one of the tensors is a phantom.
+        compute: a function that computes the results from the same tensors on the host. At least the first result must
+            be differentiable. The function is not called if one of the tensors is a phantom.
         results: the shapes and dtypes of the results, which are contiguous.
         tensors: the arguments, which are saved for the gradient.
         keep: the results that are also saved for the gradient.

@@ -87,8 +87,8 @@ RESTRICTIONS = (
 
 
 def of_operator(operator: str, version: str) -> tuple[Restriction, ...]:
-    """Return the restrictions of `operator` in this torch_npu version, which are arguments that the operator
-    rejects."""
+    """Return the restrictions of `operator` in this torch_npu version. Each restriction describes arguments that the
+    operator rejects."""
     installed = Version(version)
     return tuple(each for each in RESTRICTIONS if each.operator == operator and installed < Version(each.before))
 

@@ -168,7 +168,7 @@ def unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> tuple[object, ...]:
-    """Add up the copies of each token. The result is enough, because the wheel itself saves the tensors for the
+    """Add up the copies of each token. Return only the result, because the wheel itself saves the tensors for the
     backward pass."""
     with torch.no_grad():
         return (operators.npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape),)
@@ -200,8 +200,8 @@ def unpermute_grad_v2(
     restore_shape: Sequence[int] | None = None,
     permuted_tokens: torch.Tensor | None = None,
 ) -> tuple[object, ...]:
-    """Compute the gradients of `unpermute`. The caller omits the permuted rows if there are no weights that need them
-    for their gradient."""
+    """Compute the gradients of `unpermute`. The permuted rows are needed only for the gradient of the weights. If
+    there are no weights, the caller omits the rows."""
     rows = permuted_tokens
     if rows is None or rows.numel() == 0:
         shape = (permuted_tokens_size_0, grad_unpermuted_tokens.shape[-1])

@@ -47,8 +47,8 @@ lines."""
 
 
 def compare_next_replay(runner: Runner) -> None:
-    """Make the runner compute the next batch that uses graphs twice, without graphs and with graphs, and compare the
-    outputs.
+    """When the next batch that uses graphs arrives, make the runner compute this batch twice, once without graphs and
+    once with graphs, and compare the outputs.
 
     If that batch is not padded, also compare the next padded batch. If the outputs differ as much as the outputs of
     two different models, or if they are not finite, the runner raises WeightSyncError before it returns an answer. If

@@ -49,8 +49,8 @@ def name_answers_by_old_weights(
 
 
 def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferError]:
-    """Yield an error for each training step whose weights generated answers after newer weights should have replaced
-    them."""
+    """Yield an error for each training step whose weights still generated answers when newer weights should have been
+    in use."""
     given = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
     old: dict[int | None, list[Tag]] = {}
     for tag in given:

@@ -75,9 +75,9 @@ def group_timeout(timeout: float, hccl: Timeouts) -> float:
     """Return the timeout, in seconds, for a process group whose ranks wait `timeout` seconds for each other.
 
     After `timeout`, every rank gets an error that names the missing rank. After the group's timeout, torch_npu's
-    watchdog kills the whole process. So the group's timeout must be longer than all waits during one broadcast: for
-    the previous broadcast, for this one, and for the NPU. It must also be longer than HCCL's timeout, after which HCCL
-    logs what it was waiting for.
+    watchdog kills the whole process. So the group's timeout must be longer than the sum of the waits during one
+    broadcast: the wait for the previous broadcast, the wait for this broadcast, and the wait for the NPU. The group's
+    timeout must also be longer than HCCL's timeout, after which HCCL logs the cause of its wait.
 
     Raises GroupError if one of HCCL's timeouts is too long for that.
     """

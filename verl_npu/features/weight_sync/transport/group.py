@@ -49,9 +49,9 @@ def join(
     that ranks need to form the group.
 
     If `moves` is true, this rank sends or receives weights, and gets an HCCL communicator on `device` that is separate
-    from the default group. Rank 0 always sends weights. The other ranks only take part in the checks. `label` is this
-    rank's name in messages to the user. Raises GroupError if this process is already in a group called `name`. If a
-    rank does not join within `timeout` seconds, raises a GroupError that names that rank.
+    from the default group. Rank 0 always sends weights. Any other rank whose `moves` is false only takes part in the
+    checks. `label` is this rank's name in messages to the user. Raises GroupError if this process is already in a
+    group called `name`. If a rank does not join within `timeout` seconds, raises a GroupError that names that rank.
     """
     refuse_second(name)
     group = Group(name, meeting, rank, size, timeout, device, moves or rank == 0, label)

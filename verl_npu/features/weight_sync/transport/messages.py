@@ -445,7 +445,7 @@ class Messages:
         except RuntimeError as error:
             raise GroupError(
                 subject=self._subject,
-                found=f"{self.describe(0)} is gone (at {topic!r}: {first_line(error)}), and this process served the "
-                "group's messages",
+                found=f"{self.describe(0)}, which served the group's messages, is gone (at {topic!r}: "
+                f"{first_line(error)})",
                 fix="check the log of that process for an error",
             ) from error

@@ -263,8 +263,9 @@ def endless_wait(text: str) -> str:
     """Describe a flag that a kernel waits on more often than the kernel sets it. Return an empty string if there is no
     such flag.
 
-    `text` is the adapter's output. A kernel's matrix cores and vector cores run the same code. Flags inside a loop or
-    a condition are not counted. A kernel that computes the ID of a flag at run time is not judged.
+    `text` is the adapter's output. In this output, a flag's waits and sets can be compared, because a kernel's matrix
+    cores and vector cores run the same code. Flags inside a loop or a condition are not counted. A kernel that
+    computes the ID of a flag at run time is not judged.
     """
     given: dict[str, list[str]] = {}
     certain: dict[str, bool] = {}

@@ -24,8 +24,8 @@ class Known:
 
 @dataclass(frozen=True)
 class Typed:
-    """The type of an unknown value: a dtype, a tensor of that dtype (by Triton's name, such as fp32), or a
-    condition."""
+    """The type of an unknown value. For a dtype or a tensor, `name` is the dtype's name in Triton, such as fp32. For a
+    condition, `name` is `CONDITION`."""
 
     name: str
 

@@ -250,8 +250,8 @@ class LegacyWorkers(Workers):
         return phases
 
     def wrap_rollout(self, build: Callable[..., object]) -> None:
-        """Replace the function that builds the actor's side of the rollout with `build`, which receives the original
-        function as an argument."""
+        """Replace the function that builds the actor's side of the rollout. The replacement, `build`, receives the
+        original function as an argument."""
         self._actor._build_rollout = partial(build, self._actor._build_rollout)
 
     def hand_over(self) -> None:

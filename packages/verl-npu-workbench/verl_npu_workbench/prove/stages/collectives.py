@@ -216,7 +216,7 @@ def _killed(setup: Setup) -> str:
     if survivor.status is None:
         raise Wrong(
             f"the other rank is still waiting after {seconds:.0f} s",
-            f"the other rank exits about {_PATIENCE:g} s after a rank was killed",
+            f"an exit of the other rank about {_PATIENCE:g} s after a rank was killed",
         )
     if survivor.facts.get("went on"):
         raise Wrong("another rank continued as if the killed rank were alive", "an error or an end")

@@ -54,9 +54,9 @@ def _memory() -> str:
     left = torch.npu.memory_allocated() - before
     if taken < 8 * _MIB or left != 0 or not 0 < free <= total:
         raise Wrong(
-            f"an allocation raised the allocated memory by {taken} B; after the tensor was deleted, {left} B were "
-            f"still allocated; {free} of {total} B were free",
-            f"{8 * _MIB} B more, 0 B left",
+            f"a tensor of {8 * _MIB} B raised the allocated memory by {taken} B; after the tensor was deleted, {left} "
+            f"B were still allocated; {free} of {total} B were free",
+            f"at least {8 * _MIB} B more, 0 B after the deletion, and free memory between 1 B and the total",
         )
     return f"{taken} B for {8 * _MIB}; {free / (1 << 30):.2f} of {total / (1 << 30):.2f} GiB are free"
 
@@ -125,7 +125,7 @@ def _events() -> str:
     end.record()
     end.synchronize()
     if not end.query():
-        raise Wrong("after synchronize(), an event that was recorded before is not complete", "done")
+        raise Wrong("an event is still not complete after synchronize()", "a completed event")
     passed = float(start.elapsed_time(end))
     if passed < 0:
         raise Wrong(f"{passed} ms between two events", "0 or more")

@@ -30,8 +30,8 @@ _MEANING = "numbers of {used_by} would be wrong"
 
 
 def run(setup: Setup) -> None:
-    """Check each case in each of its dtypes, and then record unusual calls, which the operators may reject, and run
-    times."""
+    """Check each case in each of its dtypes. Then record the responses to unusual calls, which the operators may
+    reject. Finally, record the run times."""
     setup.npus()
     import torch
 

@@ -165,8 +165,8 @@ def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place
 
 
 def checker_of(config: RolloutSettings, model_config: ModelSettings) -> Weights:
-    """Return a checker for the weights that a rank receives without holding the model, because another rank of its
-    replica holds the model."""
+    """Return a weight checker for a rank that receives the weights but does not hold the model, because another rank
+    of the replica holds the model."""
     with torch.device("meta"):
         model = build(model_config.hf_config, getattr(torch, config.dtype), model_config.local_path)
     weights = Weights(model, text_settings(model_config.hf_config))

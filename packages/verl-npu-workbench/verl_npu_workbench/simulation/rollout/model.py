@@ -95,8 +95,8 @@ def own_modules(model: torch.nn.Module) -> None:
     """Replace the class of each submodule of a model with a private copy, if the class is defined by transformers or
     by the model's own files.
 
-    A model can also contain submodules whose classes belong to other models and are imported or created through
-    AutoModel.
+    The classes of such submodules can also belong to other models: a model can import these classes, or create the
+    submodules through AutoModel.
     """
     for part in model.modules():
         module = type(part).__module__

@@ -25,8 +25,8 @@ def _rebuild_npu_tensor(rebuild: Rebuild, arguments: tuple[object, ...], _format
 
 
 def install() -> None:
-    """Make torch save the values of FRACTAL_NZ tensors in ND and, in torch_npu 2.7.1 and later, the storage format of
-    NPU tensors."""
+    """Make torch save the values of FRACTAL_NZ tensors in ND. With torch_npu 2.7.1 and later, also make torch save the
+    storage format of NPU tensors."""
     plain = torch.Tensor.__reduce_ex__
 
     def of_values(self: torch.Tensor, protocol: int) -> tuple[object, ...]:

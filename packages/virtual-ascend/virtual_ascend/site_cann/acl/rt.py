@@ -34,8 +34,8 @@ def get_device_count() -> tuple[int, int]:
 def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int:
     """Copy `count` bytes between addresses on the host or on an NPU. A virtual NPU's memory is memory of the host.
 
-    A copy to a phantom does nothing. A copy from a phantom writes zeros if it is smaller than the phantom threshold.
-    Otherwise, it does nothing.
+    A copy to a phantom does nothing. A copy from a phantom writes zeros if `count` is less than the phantom threshold.
+    A larger copy from a phantom does nothing.
 
     Returns:
         The return code: invalid parameter if `dest_max` is too small, as in CANN, and failure if the memory belongs to
