@@ -61,8 +61,7 @@ def may_sleep(settings: Settings) -> bool:
 
 def is_separate(settings: Settings) -> bool:
     """Return whether verl's v1 trainer has rollout servers on separate NPUs. Other servers may still share the
-    trainer's
-    NPUs."""
+    trainer's NPUs."""
     return settings.truth("trainer.use_v1") and settings.text(MODE) == "separate_async"
 
 

@@ -18,7 +18,7 @@ from .job import Holder, Outcome, Phase, Point
 from .planning import Planned
 from .search import Largest, Search
 from .timing import assumptions, spans, total
-from .verdict import PhaseFit, Verdict, allocated, host_peaks
+from .verdict import Fit, PhaseFit, Verdict, allocated, host_peaks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,7 @@ def content(
         "share": _share(planned),
         "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
         "host": host_peaks(planned),
-        "allocated": allocated(planned),
+        "allocated": allocated(planned) if verdict.fit is not Fit.FAILED else None,
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
         "seconds": [dataclasses.asdict(span) for span in (*found, total(found, planned.servers))],

@@ -188,7 +188,9 @@ def _compile(target: Path, module: Module) -> None:
     if missing:
         raise _without(" and ".join(missing))
     expected = expected_seconds()
-    report(f"compiling virtual-ascend for this torch, once: about {expected:.0f} s on this machine at its current load")
+    report(
+        f"compiling virtual-ascend for this torch, once: about {expected:.0f} s on this machine at its current load"
+    )
     started = time.monotonic()
     log = target.parent / "build.log"
     with work_folder(target.parent) as work:

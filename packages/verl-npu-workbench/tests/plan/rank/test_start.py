@@ -180,11 +180,14 @@ class _Dataset:
 
     __module__ = "verl.utils.dataset"
 
-    def __init__(self, rows: int) -> None:
-        self.prompt_key, self._rows = "question", rows
+    def __init__(self, rows: int, readable: bool) -> None:
+        self.prompt_key, self._rows, self._readable = "question", rows, readable
+
+    def __len__(self) -> int:
+        return self._rows
 
     def __getitem__(self, place: int) -> str:
-        if place >= self._rows:
+        if place >= self._rows or not self._readable:
             raise IndexError(f"no row {place}")
         return {"prompt": "Why?"}[self.prompt_key]
 
@@ -192,10 +195,10 @@ class _Dataset:
 class _Trainer:
     """A trainer that may refuse its checkpoint."""
 
-    def __init__(self, rows: int = 2, resumes: bool = True) -> None:
+    def __init__(self, rows: int = 2, readable: bool = True, resumes: bool = True) -> None:
         self.resumes = resumes
         self.batches: list[list[str]] = []
-        self.train_dataloader = SimpleNamespace(dataset=_Dataset(rows), collate_fn=self.batches.append)
+        self.train_dataloader = SimpleNamespace(dataset=_Dataset(rows, readable), collate_fn=self.batches.append)
 
     def _load_checkpoint(self) -> None:
         self.actor_rollout_wg.load_checkpoint("folder")  # type: ignore[attr-defined]
@@ -214,9 +217,16 @@ def test_a_trainer_that_was_made_reads_its_first_rows(monkeypatch: pytest.Monkey
     assert trainer.batches == [["Why?", "Why?"]]
 
 
+def test_a_dataset_of_one_row_is_read() -> None:
+    start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
+    start._trainer = trainer = _Trainer(rows=1)
+    start._read()
+    assert trainer.batches == [["Why?"]]
+
+
 @pytest.mark.parametrize(
     ("trainer", "said"),
-    [(_Trainer(rows=1), "no row 1"), (_Trainer(resumes=False), "must specify the global_steps")],
+    [(_Trainer(readable=False), "no row 0"), (_Trainer(resumes=False), "must specify the global_steps")],
     ids=["data", "checkpoint"],
 )
 def test_what_a_trainer_refuses_before_its_first_step_is_raised(trainer: _Trainer, said: str) -> None:
@@ -229,7 +239,7 @@ def test_what_a_trainer_refuses_before_its_first_step_is_raised(trainer: _Traine
 def test_rows_that_are_made_up_say_nothing_of_a_dataset_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Dataset, "__module__", "mine")
     start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
-    start._trainer = _Trainer(rows=0)
+    start._trainer = _Trainer(readable=False)
     start._read()
 
 

@@ -159,7 +159,7 @@ class _Start:
         # The rows are made up, so only upstream's own dataset is certain to accept them.
         if loader is not None and type(loader.dataset).__module__.startswith("verl."):
             loader.dataset.prompt_key = "prompt"
-            loader.collate_fn([loader.dataset[place] for place in range(2)])
+            loader.collate_fn([loader.dataset[place] for place in range(min(2, len(loader.dataset)))])
 
     def _load(self) -> None:
         """Build the workers and their models. The rollout's worker is built without its engine."""
