@@ -137,7 +137,7 @@ class _Search:
         return self.pair.exact.decoder.config
 
     def error(self, edit: Edit) -> float:
-        """Return the operator's error relative to the reference with this edit."""
+        """Apply the edit to the reference, and return the operator's error relative to the edited reference."""
         with exchanged(edit, self.pair.exact):
             found = self.pair.exact.compute(self.operator, self.recording.values).double()
         made = self.recording.together(self.operator.made).double()

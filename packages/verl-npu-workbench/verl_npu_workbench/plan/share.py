@@ -56,9 +56,11 @@ _MANY = 8
 
 
 def keeps_budget(trainer: Trainer, tree: Path) -> bool:
-    """Return whether the script's verl, or VERL_NPU_TOKEN_BUDGET=1, keeps every micro batch within its token budget.
+    """Return whether every micro batch stays within its token budget, because the script's verl version ensures it or
+    because VERL_NPU_TOKEN_BUDGET=1 is set.
 
-    Otherwise, verl makes as few micro batches as the number of tokens allows, and some of them exceed the budget.
+    Otherwise, verl divides the total number of tokens by the budget to get the number of micro batches. The sequences
+    do not always fit into that number, so some micro batches exceed the budget.
     """
     asked = environment.TOKEN_BUDGET.read({**os.environ, **trainer.exports})
     source = verl_of(tree)

@@ -31,8 +31,8 @@ def test_answers_by_weights_that_were_newest_are_in_order(tags: list[dict[str, o
 def test_answers_of_a_server_that_missed_a_sync_are_named_with_their_weights() -> None:
     (error,) = old_answers([tag(6, 5), tag(6, 3), tag(5, 3)])
     assert str(error).startswith(
-        "2 of 3 answers, starting with prompts of step 5: expected answers generated with the weights of step 4 or "
-        "newer; found answers with the weights of step 3"
+        "2 of 3 answers (the first of them is for a prompt of step 5): expected answers generated with the weights of "
+        "step 4 or newer; found answers with the weights of step 3"
     )
 
 

@@ -60,7 +60,7 @@ def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferErr
     for version, late in old.items():
         first = min(tag["global_steps"] for tag in late)
         yield TransferError(
-            subject=f"{len(late)} of {len(given)} answers, starting with prompts of step {first}",
+            subject=f"{len(late)} of {len(given)} answers (the first of them is for a prompt of step {first})",
             expected=f"answers generated with the weights of step {first - 1} or newer",
             found=f"answers with the weights of {'an unknown step' if version is None else f'step {version}'}",
             fix="check the rollout servers for errors and restarts, because one of them has missed a weight sync",

@@ -77,7 +77,7 @@ async def compare_received_weights_with_sent(
             subject=f"checkpoint engine, rank {engine.rank}",
             expected=f"weights with the sha256 {sent[:16]}, as sent by rank 0, the trainer",
             found=f"{tally.tensors} weights with the sha256 {tally.digest[:16]}",
-            fix="check the links between these NPUs and HCCL's own log, because bytes changed in transit",
+            fix="check HCCL's own log, and check the links between these NPUs, because bytes changed in transit",
         )
     tally.report(engine, f"rank {engine.rank}")
 

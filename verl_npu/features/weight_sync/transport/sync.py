@@ -278,7 +278,7 @@ def _altered(expected: str, found: str) -> TransferError:
         subject="received weights",
         expected=expected,
         found=found,
-        fix="check the links between these NPUs and HCCL's own log, because bytes changed in transit",
+        fix="check HCCL's own log, and check the links between these NPUs, because bytes changed in transit",
     )
 
 
