@@ -47,7 +47,7 @@ def loaded(*names: str) -> tuple[list[str], int]:
 def test_what_import_torch_loads_is_next_to_nothing() -> None:
     modules, lines = loaded("torch")
     assert len(modules) <= 13
-    assert lines <= 1_680
+    assert lines <= 1_690
 
 
 @pytest.mark.virtual
@@ -57,4 +57,4 @@ def test_what_import_verl_loads_without_megatron_is_what_the_job_needs() -> None
     assert "verl_npu.features.attention.flash" in modules
     assert [name for name in modules if name.startswith(LOADED_LATER)] == []
     assert len(modules) <= 67
-    assert lines <= 13_600
+    assert lines <= 13_700

@@ -143,7 +143,7 @@ def setup(
     claims: tuple[str, ...],
     interface: str,
 ) -> None:
-    """Print the commands that install a pin of verl, or that run a job in containers.
+    """Print commands that install a verl pin or run a job in containers.
 
     A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the installation
     commands in order, each with the mistakes to avoid. The versions come from verl's documentation for the pin or,
