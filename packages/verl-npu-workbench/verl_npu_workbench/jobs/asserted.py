@@ -57,6 +57,8 @@ _MOST_REPEATED = 64
 HERE = "in this environment"
 _FOLLOWED = ("torch", "torchdata")
 """Installed packages whose classes refuse upstream's arguments."""
+_UNREAD = frozenset({"tensordict", "transformers"})
+"""Large packages whose code refuses no setting before it reads a file."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64", "half"})
 _MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
@@ -320,7 +322,7 @@ class _Reading:
     def asked(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> object:
         """Interpret the call of a function, a method, or a class, and return its result. For a method, the first of
         `args` is the object."""
-        for place in self.tree.chain(target):
+        for place in self._places(target):
             match self.tree.nodes(place):
                 case [ast.FunctionDef() | ast.AsyncFunctionDef() as node]:
                     owner = Target(place.module, place.owner) if place.owner else None
@@ -518,15 +520,22 @@ class _Reading:
         itself is an empty text."""
 
         def find() -> list[str]:
-            classes = (node for each in self._resolution_order(of) for node in self.tree.nodes(each))
-            members = (each for node in classes for each in getattr(node, "body", ()))
-            changed = (
-                each for node in members if getattr(node, "name", "") != "__init__" for each in _changed_in(node)
-            )
+            changed = (each for place in self._resolution_order(of) for each in self._changes(place))
             found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in changed)
             return [each[1] or "" for each in found if each]
 
         return self.tree.recall(("assigned", of, name), find)
+
+    def _changes(self, of: Target) -> Sequence[str]:
+        """Return what the methods in the body of a class change, except `__init__`."""
+
+        def find() -> list[str]:
+            members = (each for node in self.tree.nodes(of) for each in getattr(node, "body", ()))
+            return [
+                text for each in members if getattr(each, "name", "") != "__init__" for text in _changed_in(each)
+            ]
+
+        return self.tree.recall(("changes", of), find)
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         match target:
@@ -873,7 +882,7 @@ class _Reading:
 
     def _global(self, name: str) -> object:
         """Return the value of one of the module's global names: a class, a function, or a constant."""
-        for place in self.tree.chain(Target(self.module, name)):
+        for place in self._places(Target(self.module, name)):
             match self.tree.nodes(place):
                 case [ast.ImportFrom() as node]:
                     source = self.tree.imported_module(place.module, node)
@@ -966,7 +975,7 @@ class _Reading:
 
     def _refers_to(self, module: str, name: str, of: str) -> bool:
         """Return whether a name in `module` refers to something in the module `of`."""
-        return any(place.module == of for place in self.tree.chain(Target(module, name))) or module == of
+        return any(place.module == of for place in self._places(Target(module, name))) or module == of
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
         """Yield each class that defines a name, with its definitions of that name."""
@@ -1025,7 +1034,8 @@ class _Reading:
         for parameter in parameters[len(args) :]:
             names.setdefault(parameter.arg, UNKNOWN)
         names |= {each.arg: UNKNOWN for each in (taken.vararg, taken.kwarg) if each is not None}
-        ended = replace(self, local=_local_names(node)).run(node.body, names)
+        local = self.tree.recall(("local", node), lambda: _local_names(node))
+        ended = replace(self, local=local).run(node.body, names)
         return None if ended is None else ended.value
 
     def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
@@ -1064,7 +1074,7 @@ class _Reading:
 
     def _resolution_order(self, target: Target) -> list[Target]:
         """Return a class and those of its base classes whose source is available."""
-        return [target, *self._bases(target)]
+        return self.tree.recall(("line", target), lambda: [target, *self._bases(target)])
 
     def _bases(self, target: Target) -> list[Target]:
         found: list[Target] = []
@@ -1094,8 +1104,11 @@ class _Reading:
                     return False
         return True
 
+    def _places(self, target: Target) -> Iterator[Target]:
+        return self.tree.places(target, _UNREAD)
+
     def _class(self, module: str, name: str) -> Target:
-        for place in self.tree.chain(Target(module, name)):
+        for place in self._places(Target(module, name)):
             if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
                 return place
         raise _Unknown
