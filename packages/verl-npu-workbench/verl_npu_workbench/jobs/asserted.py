@@ -54,6 +54,8 @@ _BUILTINS: Mapping[str, Callable[..., object]] = {
 WORLD = "torch.distributed.get_world_size()"
 _MOST_REPEATED = 64
 """The greatest number of times that a loop's body is followed."""
+_MOST_STATEMENTS = 30_000
+"""The greatest number of statements that are followed for one question."""
 HERE = "in this environment"
 _FOLLOWED = ("torch", "torchdata")
 """Installed packages whose classes refuse upstream's arguments."""
@@ -74,13 +76,15 @@ class _Unknown(Exception):
     """Raised when a value does not follow from the configuration alone."""
 
 
-class _Failed(Exception):
+class _Failed(_Unknown):
     """Raised when Python would raise an error for an expression with known values."""
 
     def __init__(self, kind: str, message: object, node: ast.AST) -> None:
         super().__init__(f"{kind}: {message}: {ast.unparse(node)}")
 
 
+_ENDS = (_Unknown, RecursionError)
+"""The errors that end the interpretation of a call."""
 UNKNOWN = object()
 """Stands for an unknown value."""
 
@@ -235,14 +239,14 @@ def refused(
         given: the arguments by keyword. Arguments that are not given are unknown, whatever their defaults are.
     """
     said: list[str] = []
-    with contextlib.suppress(_Unknown):
+    with contextlib.suppress(*_ENDS):
         _Reading(target.module, tree, said, known or {}).asked(target, args, given or {})
     yield from dict.fromkeys(said)
 
 
 def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object:
     """Return the value that a function returns, or None if the value cannot be determined."""
-    with contextlib.suppress(_Unknown):
+    with contextlib.suppress(*_ENDS):
         found = _Reading(target.module, tree, [], {}).asked(target, args, {})
         return None if found is UNKNOWN else found
     return None
@@ -252,14 +256,14 @@ def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) 
     """For each rejected section, yield the section's key and the error messages of the class in its `_target_`."""
     for key in keys:
         said: list[str] = []
-        with contextlib.suppress(_Unknown):
+        with contextlib.suppress(*_ENDS):
             _Reading("", tree, said, {}).make_section(_Section(dict(settings.values), key))
         yield from ((key, each) for each in dict.fromkeys(said))
 
 
 def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str]:
     """Return the annotated types of the fields of the class in a section's `_target_`."""
-    with contextlib.suppress(_Unknown):
+    with contextlib.suppress(*_ENDS):
         return _Reading("", tree, [], {}).field_types(_Section(dict(settings.values), key))
     return {}
 
@@ -268,7 +272,7 @@ def made(settings: Settings, key: str, tree: SourceTree) -> object:
     """Return the object that Hydra makes from a section. It is unknown if the section has no followed class."""
     try:
         return _Reading("", tree, [], {}).make_section(_Section(dict(settings.values), key))
-    except _Unknown:
+    except _ENDS:
         return UNKNOWN
 
 
@@ -318,6 +322,8 @@ class _Reading:
     """The names that only the function's own statements bind."""
     enters: bool = False
     """Whether the function's loops over unknown values run at least once, like the loops over a job's batches."""
+    left: Iterator[int] = field(default_factory=lambda: iter(range(_MOST_STATEMENTS)))
+    """The statements that may still be followed, in all functions together."""
 
     def asked(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> object:
         """Interpret the call of a function, a method, or a class, and return its result. For a method, the first of
@@ -350,6 +356,8 @@ class _Reading:
         return None
 
     def _run_one(self, node: ast.stmt, names: Names) -> _Returned | None:
+        if next(self.left, None) is None:
+            raise RecursionError
         match node:
             case ast.Return(value=value):
                 return _Returned(self._value_or_unknown(value, names) if value is not None else None)
@@ -377,7 +385,7 @@ class _Reading:
                 return self.run(node.body if holds else node.orelse, names)
             case ast.For(target=target, iter=sequence, orelse=[]):
                 values = self._value_or_unknown(sequence, names)
-                if isinstance(values, list | tuple | range) and len(values) <= _MOST_REPEATED:
+                if isinstance(values, list | tuple | range) and not values[_MOST_REPEATED:]:
                     return self._repeated(node, [(target, value) for value in values], names)
                 return self._once(node, (target, UNKNOWN), bool(values) if isinstance(values, range) else None, names)
             case ast.While(test=test, orelse=[]):
@@ -749,6 +757,8 @@ class _Reading:
             case ast.Name(id=name) if name in _BUILTINS and args and not given:
                 if not all(isinstance(each, (*_PLAIN, range)) for each in args):
                     raise _Unknown
+                if any(isinstance(each, range) and each[_MOST_REPEATED:] for each in args):
+                    raise _Unknown
                 return _computed(call, _BUILTINS[name], *args)
             case ast.Name(id="init_device_mesh"):
                 self._check_mesh(given.get("mesh_shape", args[1] if len(args) > 1 else UNKNOWN), call)
@@ -877,8 +887,11 @@ class _Reading:
             if package in _FOLLOWED and package not in self.tree:
                 return _Foreign(self._module(module, ast.Call(ast.Name(module), [], [])), name)
             return replace(self, module=module)._global(name)
+        except _Failed as failed:
+            self._fail(failed)
         except _Unknown:
-            return UNKNOWN
+            pass
+        return UNKNOWN
 
     def _global(self, name: str) -> object:
         """Return the value of one of the module's global names: a class, a function, or a constant."""
@@ -905,7 +918,7 @@ class _Reading:
         text = self.tree.read(place.module) or b""
         if re.search(_MUTATING_CALL % re.escape(place.name.encode()), text):
             raise _Unknown
-        found = replace(self, module=place.module)._value(value, {})
+        found = replace(self._within(place.module, None), local=frozenset())._value(value, {})
         if isinstance(found, dict):
             return self.tree.recall(("registry", place), lambda: _Registry(found, self._registered(place)))
         return found
@@ -1133,7 +1146,9 @@ def _refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[o
 
 
 def _is_file(path: str) -> bool:
-    return path.endswith(".py") and Path(path).is_absolute() and Path(path).is_file()
+    with contextlib.suppress(OSError, ValueError):
+        return path.endswith(".py") and Path(path).is_absolute() and Path(path).is_file()
+    return False
 
 
 def _has(module: _Module, name: str) -> bool:
@@ -1143,10 +1158,13 @@ def _has(module: _Module, name: str) -> bool:
         _Unknown: its source does not show this.
     """
     tree = module.tree
-    text = Path(module.name).read_bytes() if tree is None else tree.read(module.name)
+    try:
+        text = Path(module.name).read_bytes() if tree is None else tree.read(module.name)
+        bound = bound_names(ast.parse(text or "").body) if tree is None else tree.nodes(Target(module.name, name))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise _Unknown from error
     if text is None:
         raise _Unknown
-    bound = bound_names(ast.parse(text).body) if tree is None else tree.nodes(Target(module.name, name))
     if (name in bound if tree is None else bound) or (tree is not None and name in tree.modules_in(module.name)):
         return True
     if re.search(rb"import \*|__getattr__|globals\(|exec\(|sys\.modules|setattr\(", text):
