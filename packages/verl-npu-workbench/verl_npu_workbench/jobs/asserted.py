@@ -14,12 +14,13 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from verl_npu.registry.source.definition import bound_names
+from verl_npu.registry.source.definition import NAMED, bound_names
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .settings import Settings
@@ -62,9 +63,9 @@ _FOLLOWED = ("torch", "torchdata")
 _UNREAD = frozenset({"tensordict", "transformers"})
 """Large packages whose code refuses no setting before it reads a file."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
-_DTYPES = frozenset({"bfloat16", "float16", "float32", "float64", "half"})
+_DTYPES = frozenset({"bfloat16", "float16", "float32", "float64"})
 _MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
-_MUTATING_CALL = rb"\b%%s\.(?:%s)\(" % "|".join(_MUTATING).encode()
+_MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(_MUTATING).encode()
 _SECTION_TO_OBJECT = "omega_conf_to_dataclass"
 """Upstream's helper function through which Hydra turns a section into an object of the class in the section's
 `_target_`."""
@@ -212,10 +213,10 @@ def _same(one: object, other: object) -> bool:
     return one is other or (isinstance(one, _Class) and one == other)
 
 
-def section(settings: Settings, key: str = "") -> object:
+def section(settings: Settings, key: str = "") -> _Section:
     """Return a section of the configuration, or the whole configuration, as an argument for an interpreted
     function."""
-    return _Section(dict(settings.values), key)
+    return _Section(deepcopy({**settings.values}), key)
 
 
 def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
@@ -257,21 +258,21 @@ def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) 
     for key in keys:
         said: list[str] = []
         with contextlib.suppress(*_ENDS):
-            _Reading("", tree, said, {}).make_section(_Section(dict(settings.values), key))
+            _Reading("", tree, said, {}).make_section(section(settings, key))
         yield from ((key, each) for each in dict.fromkeys(said))
 
 
 def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str]:
     """Return the annotated types of the fields of the class in a section's `_target_`."""
     with contextlib.suppress(*_ENDS):
-        return _Reading("", tree, [], {}).field_types(_Section(dict(settings.values), key))
+        return _Reading("", tree, [], {}).field_types(section(settings, key))
     return {}
 
 
 def made(settings: Settings, key: str, tree: SourceTree) -> object:
     """Return the object that Hydra makes from a section. It is unknown if the section has no followed class."""
     try:
-        return _Reading("", tree, [], {}).make_section(_Section(dict(settings.values), key))
+        return _Reading("", tree, [], {}).make_section(section(settings, key))
     except _ENDS:
         return UNKNOWN
 
@@ -284,14 +285,15 @@ def attribute(of: object, *names: str) -> object:
 
 
 def _leaves(node: ast.AST) -> Iterator[type[ast.AST]]:
-    """Yield the kinds of the statements in `node` that leave the function, or the loop around `node`."""
-    if isinstance(node, ast.Return | ast.Break | ast.Continue):
+    """Yield the kinds of the statements in `node` that leave the function for good or for a while, or the loop around
+    `node`."""
+    if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom):
         yield type(node)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
         return
     loops = isinstance(node, ast.For | ast.AsyncFor | ast.While)
     for each in ast.iter_child_nodes(node):
-        yield from (kind for kind in _leaves(each) if kind is ast.Return or not loops)
+        yield from (kind for kind in _leaves(each) if kind not in (ast.Break, ast.Continue) or not loops)
 
 
 def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
@@ -371,8 +373,11 @@ class _Reading:
                     self._forget(value, names)
                 self._bind(target, found, names)
             case ast.AugAssign(target=target, op=op, value=value):
+                _spoil(self._value_or_unknown(target, names))
                 self._bind(target, self._value_or_unknown(ast.BinOp(target, op, value), names), names)
-            case ast.FunctionDef(name=name, decorator_list=[]):
+            case ast.FunctionDef(name=name, decorator_list=[]) if not any(
+                isinstance(each, ast.Nonlocal) for each in ast.walk(node)
+            ):
                 names[name] = _Function(self.module, node, names)
             case ast.ImportFrom(names=imported):
                 source = self.tree.imported_module(self.module, node)
@@ -391,7 +396,7 @@ class _Reading:
             case ast.While(test=test, orelse=[]):
                 return self._once(node, (None, UNKNOWN), self._holds(test, names), names)
             case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body) if not any(
-                re.search("suppress|raises", ast.unparse(each.context_expr)) for each in items
+                re.search("suppress|raises|ignor|Error|Exception", ast.unparse(each.context_expr)) for each in items
             ):
                 for item in items:
                     self._forget(item.context_expr, names)
@@ -400,7 +405,7 @@ class _Reading:
                 return self.run(body, names)
             # Handlers that raise an error change only its message.
             case ast.Try(body=body, handlers=ends, orelse=then, finalbody=final) if all(
-                isinstance(each.body[-1], ast.Raise) for each in ends
+                isinstance(each.body[-1], ast.Raise) and not [*_leaves(each)] for each in ends
             ):
                 return self.run([*body, *then, *final], names)
             case ast.Try(body=[ast.Return(value=ast.expr() as value)]) if (
@@ -469,6 +474,7 @@ class _Reading:
         for func in functions:
             if isinstance(func, ast.Attribute) and func.attr in _MUTATING:
                 changed = self._value_or_unknown(func.value, names)
+                _spoil(changed)
                 if isinstance(changed, _Section):
                     changed.values[changed.key] = UNKNOWN
                 self._bind(func.value, UNKNOWN, names)
@@ -478,7 +484,10 @@ class _Reading:
             self._bind(ast.Attribute(of, getattr(attribute, "value", "")), UNKNOWN, names)
         for each in inside:
             match each:
-                case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+                case ast.Attribute(ctx=ast.Store() | ast.Del()):
+                    self._bind(each, UNKNOWN, names)
+                case ast.Subscript(value=of, ctx=ast.Store() | ast.Del()):
+                    _spoil(self._value_or_unknown(of, names))
                     self._bind(each, UNKNOWN, names)
                 case ast.Name(id=name, ctx=ast.Load()) if isinstance(inner := names.get(name), _Function):
                     if inner.names is names:
@@ -504,9 +513,10 @@ class _Reading:
     def _change(self, name: str, names: Names) -> None:
         """Mark the contents of an object or a dictionary as unknown."""
         known = names.get(name)
+        _spoil(known)
         if isinstance(known, _Object):
             known.attributes.clear()
-        elif isinstance(known, dict | list | _Section):
+        elif isinstance(known, _Section):
             names[name] = UNKNOWN
 
     def _forget_state(self, changed: _Object) -> None:
@@ -539,9 +549,7 @@ class _Reading:
 
         def find() -> list[str]:
             members = (each for node in self.tree.nodes(of) for each in getattr(node, "body", ()))
-            return [
-                text for each in members if getattr(each, "name", "") != "__init__" for text in _changed_in(each)
-            ]
+            return [text for each in members if getattr(each, "name", "") != "__init__" for text in _changed_in(each)]
 
         return self.tree.recall(("changes", of), find)
 
@@ -561,7 +569,10 @@ class _Reading:
                     self._bind(part, each, names)
             case ast.Attribute(value=of, attr=name):
                 owner = self._value_or_unknown(of, names)
-                if isinstance(owner, _Object):
+                # A setter, or all attributes at once.
+                if isinstance(owner, _Object) and (name == "__dict__" or self._is_set_by_a_method(owner.of, name)):
+                    owner.attributes.clear()
+                elif isinstance(owner, _Object):
                     owner.attributes[name] = value
                 elif isinstance(owner, _Section):
                     owner.values[owner.full(name)] = value
@@ -569,6 +580,8 @@ class _Reading:
                 owner := self._value_or_unknown(of, names), dict
             ) and (isinstance(key := self._value_or_unknown(index, names), str | int)):
                 owner[key] = value
+            case ast.Subscript(value=of) if isinstance(owner := self._value_or_unknown(of, names), dict | list):
+                _spoil(owner)
             # Only this part of the object may change.
             case ast.Subscript(value=ast.Attribute(value=of, attr=name)) if isinstance(
                 owner := self._value_or_unknown(of, names), _Object
@@ -578,6 +591,10 @@ class _Reading:
                 for each in ast.walk(target):
                     if isinstance(each, ast.Name):
                         self._change(each.id, names)
+
+    def _is_set_by_a_method(self, of: Target, name: str) -> bool:
+        defined = self._defined(self._resolution_order(of), name)
+        return any(isinstance(node, ast.FunctionDef) for _unused, nodes in defined for node in nodes)
 
     def _fail(self, failed: _Failed) -> None:
         # After another error, it may only follow from that one.
@@ -607,7 +624,7 @@ class _Reading:
 
     def _value(self, node: ast.expr, names: Names) -> Any:
         value = self._evaluate(node, names)
-        if value is UNKNOWN:
+        if value is UNKNOWN or _is_spoiled(value):
             raise _Unknown
         return value
 
@@ -646,6 +663,8 @@ class _Reading:
                 if UNKNOWN in sides:
                     _refuse_text(node, ops, sides)
                     raise _Unknown
+                if any(isinstance(op, ast.Eq | ast.NotEq) for op in ops) and any(map(_is_partly_unknown, sides)):
+                    raise _Unknown
                 pairs = zip(ops, sides, sides[1:], strict=False)
                 return all(_computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
             case ast.List(elts=parts) | ast.Set(elts=parts):
@@ -671,7 +690,8 @@ class _Reading:
         if not isinstance(part, ast.FormattedValue):
             return str(self._value(part, names))
         value = self._value(part.value, names)
-        return repr(value) if part.conversion == ord("r") else str(value)
+        shown = {ord("r"): repr, ord("s"): str}.get(part.conversion, lambda same: same)(value)
+        return format(shown, self._value(part.format_spec, names) if part.format_spec else "")
 
     def _attribute(self, owner: object, name: str) -> object:
         if isinstance(owner, _Section):
@@ -685,6 +705,9 @@ class _Reading:
             for _unused, nodes in self._defined([place], name):
                 match nodes:
                     case [ast.Assign(value=ast.Constant(value=value))] if isinstance(owner, _Class):
+                        text = self.tree.read(place.module) or b""
+                        if re.search(rb"(?<!self)\.%s [-+*/|]?=(?!=)" % name.encode(), text):
+                            raise _Unknown
                         return value
                     # A method may set a single value, but not the list of the known ones.
                     case [ast.Assign(value=ast.List() as value)]:
@@ -736,18 +759,16 @@ class _Reading:
             case ast.Name(id="hasattr") if isinstance(args[0], _Module) and isinstance(args[1], str):
                 return _has(args[0], args[1])
             case ast.Attribute(value=ast.Name(id="OmegaConf"), attr="select") if isinstance(args[0], _Section):
-                return self._looked_up(args[0], args[1])
+                return self._looked_up(args[0], args[1], given.get("default"))
             case ast.Attribute(value=of, attr=name):
                 owner = self._value(of, names)
                 if owner is None:
                     raise _Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", call.func)
                 return self._call_method(owner, name, args, given)
             case ast.Name(id="getattr") if isinstance(args[0], _Object | _Module) and isinstance(args[1], str):
-                return (
-                    self._attribute(args[0], args[1])
-                    if isinstance(args[0], _Object)
-                    else _member(args[0], args[1], call)
-                )
+                if isinstance(args[0], _Object):
+                    return self._attribute(args[0], args[1])
+                return args[2] if args[2:] and not _has(args[0], args[1]) else _member(args[0], args[1], call)
             case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
                 return self.make_section(args[0])
             case ast.Name(id="isinstance"):
@@ -796,6 +817,8 @@ class _Reading:
                 return list(owner)
             case dict() if name == "update" and not args:
                 return owner.update(given)
+            case dict() | list() if name in _MUTATING:
+                _spoil(owner)
         raise _Unknown
 
     def _call(self, called: object, args: Sequence[object], given: Mapping[str, object]) -> object:
@@ -916,7 +939,12 @@ class _Reading:
 
     def _constant(self, place: Target, value: ast.expr) -> object:
         text = self.tree.read(place.module) or b""
-        if re.search(_MUTATING_CALL % re.escape(place.name.encode()), text):
+        module = self.tree.parse(place.module)
+        outside = [each for each in getattr(module, "body", ()) if not isinstance(each, NAMED)]
+        stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
+        if re.search(_MUTATING_CALL % ((re.escape(place.name.encode()),) * 2), text) or any(
+            isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == place.name for each in stores
+        ):
             raise _Unknown
         found = replace(self._within(place.module, None), local=frozenset())._value(value, {})
         if isinstance(found, dict):
@@ -1026,7 +1054,7 @@ class _Reading:
     def _within(self, module: str, within: Target | None) -> _Reading:
         if self.depth > _MAX_DEPTH:
             raise _Unknown
-        return replace(self, module=module, within=within, depth=self.depth + 1)
+        return replace(self, module=module, within=within, depth=self.depth + 1, enters=False)
 
     def body(
         self,
@@ -1037,13 +1065,15 @@ class _Reading:
     ) -> object:
         """Interpret a function's body with the given arguments and the names of the enclosing scope, and return the
         result."""
+        if {ast.Yield, ast.YieldFrom} & {kind for each in node.body for kind in _leaves(each)}:
+            raise _Unknown
         taken = node.args
         names: Names = dict(around or {})
         defaults = [*taken.defaults, *(each or ast.Name("None") for each in taken.kw_defaults)]
         parameters = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
         for parameter, default in zip(reversed(parameters), reversed(defaults), strict=False):
             names[parameter.arg] = default.value if isinstance(default, ast.Constant) else UNKNOWN
-        names |= dict(zip((each.arg for each in parameters), args, strict=False)) | dict(given)
+        names |= dict(zip((each.arg for each in [*taken.posonlyargs, *taken.args]), args, strict=False)) | dict(given)
         for parameter in parameters[len(args) :]:
             names.setdefault(parameter.arg, UNKNOWN)
         names |= {each.arg: UNKNOWN for each in (taken.vararg, taken.kwarg) if each is not None}
@@ -1062,7 +1092,8 @@ class _Reading:
             return made
         for each in reversed(line):
             for name, node in self._fields(each):
-                made.attributes[name] = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
+                known = isinstance(node.value, ast.Constant) and not args
+                made.attributes[name] = node.value.value if known else UNKNOWN
         unexpected = [name for name in given if name not in made.attributes]
         # Python names only the first.
         for name in unexpected[:1] if all(map(self._is_whole, line)) else ():
@@ -1075,6 +1106,7 @@ class _Reading:
     def _is_made_elsewhere(self, target: Target) -> bool:
         """Return whether other code than `__init__` may make the objects of a class: a decorator, or a metaclass."""
         classes = [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
+        bases = " ".join(ast.unparse(each) for node in classes for each in node.bases)
         decorators = [ast.unparse(each) for node in classes for each in node.decorator_list]
         metaclasses = [
             ast.unparse(each.value) for node in classes for each in node.keywords if each.arg == "metaclass"
@@ -1082,6 +1114,7 @@ class _Reading:
         return (
             not all(re.search(r"dataclass|register|ray\.remote", each) for each in decorators)
             or not all(each.endswith("ABCMeta") for each in metaclasses)
+            or re.search(r"Enum|Flag|NamedTuple|TypedDict", bases) is not None
             or bool(self.tree.nodes(Target(target.module, f"{target.qualname}.__new__")))
         )
 
@@ -1125,6 +1158,31 @@ class _Reading:
             if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
                 return place
         raise _Unknown
+
+
+def _spoil(value: object) -> None:
+    """Mark the contents of a list or a dictionary as unknown under all its names, and those of its parts."""
+    parts: list[object] = []
+    if isinstance(value, dict):
+        parts = [*value.values()]
+        value.clear()
+        value[UNKNOWN] = UNKNOWN
+    elif isinstance(value, list):
+        parts = [*value]
+        value[:] = [UNKNOWN]
+    for each in value if isinstance(value, tuple) else parts:
+        _spoil(each)
+
+
+def _is_spoiled(value: object) -> bool:
+    return (isinstance(value, dict) and dict.__contains__(value, UNKNOWN)) or (
+        isinstance(value, list) and value[:1] == [UNKNOWN]
+    )
+
+
+def _is_partly_unknown(value: object) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return value is UNKNOWN or isinstance(value, _Object) or any(map(_is_partly_unknown, parts))
 
 
 def _computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
