@@ -690,8 +690,8 @@ class _Reading:
         if not isinstance(part, ast.FormattedValue):
             return str(self._value(part, names))
         value = self._value(part.value, names)
-        shown = {ord("r"): repr, ord("s"): str}.get(part.conversion, lambda same: same)(value)
-        return format(shown, self._value(part.format_spec, names) if part.format_spec else "")
+        value = repr(value) if part.conversion == ord("r") else value
+        return format(value, self._value(part.format_spec, names) if part.format_spec else "")
 
     def _attribute(self, owner: object, name: str) -> object:
         if isinstance(owner, _Section):
@@ -1092,8 +1092,8 @@ class _Reading:
             return made
         for each in reversed(line):
             for name, node in self._fields(each):
-                known = isinstance(node.value, ast.Constant) and not args
-                made.attributes[name] = node.value.value if known else UNKNOWN
+                default = node.value if not args else None
+                made.attributes[name] = default.value if isinstance(default, ast.Constant) else UNKNOWN
         unexpected = [name for name in given if name not in made.attributes]
         # Python names only the first.
         for name in unexpected[:1] if all(map(self._is_whole, line)) else ():
