@@ -285,8 +285,7 @@ def attribute(of: object, *names: str) -> object:
 
 
 def _leaves(node: ast.AST) -> Iterator[type[ast.AST]]:
-    """Yield the kinds of the statements in `node` that leave the function for good or for a while, or the loop around
-    `node`."""
+    """Yield the kinds of the statements in `node` that leave the function, or yield, or leave the loop around it."""
     if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom):
         yield type(node)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
@@ -569,11 +568,11 @@ class _Reading:
                     self._bind(part, each, names)
             case ast.Attribute(value=of, attr=name):
                 owner = self._value_or_unknown(of, names)
-                # A setter, or all attributes at once.
-                if isinstance(owner, _Object) and (name == "__dict__" or self._is_set_by_a_method(owner.of, name)):
-                    owner.attributes.clear()
-                elif isinstance(owner, _Object):
+                if isinstance(owner, _Object):
                     owner.attributes[name] = value
+                    setters = self._defined(self._resolution_order(owner.of), name)
+                    if name == "__dict__" or any(isinstance(nodes[0], ast.FunctionDef) for _unused, nodes in setters):
+                        owner.attributes.clear()
                 elif isinstance(owner, _Section):
                     owner.values[owner.full(name)] = value
             case ast.Subscript(value=of, slice=index) if isinstance(
@@ -591,10 +590,6 @@ class _Reading:
                 for each in ast.walk(target):
                     if isinstance(each, ast.Name):
                         self._change(each.id, names)
-
-    def _is_set_by_a_method(self, of: Target, name: str) -> bool:
-        defined = self._defined(self._resolution_order(of), name)
-        return any(isinstance(node, ast.FunctionDef) for _unused, nodes in defined for node in nodes)
 
     def _fail(self, failed: _Failed) -> None:
         # After another error, it may only follow from that one.
@@ -752,8 +747,6 @@ class _Reading:
                 return args[0]
             case ast.Attribute(attr="exists") if isinstance(args[0], str) and _is_file(args[0]):
                 return True
-            case ast.Attribute(attr="deepcopy") if isinstance(args[0], list):
-                return [*args[0]]
             case ast.Attribute(attr="get") if ast.unparse(call.func) == "sys.modules.get":
                 return None
             case ast.Name(id="hasattr") if isinstance(args[0], _Module) and isinstance(args[1], str):
@@ -776,9 +769,8 @@ class _Reading:
             case ast.Name(id="dict") if not args:
                 return given
             case ast.Name(id=name) if name in _BUILTINS and args and not given:
-                if not all(isinstance(each, (*_PLAIN, range)) for each in args):
-                    raise _Unknown
-                if any(isinstance(each, range) and each[_MOST_REPEATED:] for each in args):
+                long = any(isinstance(each, range) and each[_MOST_REPEATED:] for each in args)
+                if long or not all(isinstance(each, (*_PLAIN, range)) for each in args):
                     raise _Unknown
                 return _computed(call, _BUILTINS[name], *args)
             case ast.Name(id="init_device_mesh"):
@@ -1175,9 +1167,7 @@ def _spoil(value: object) -> None:
 
 
 def _is_spoiled(value: object) -> bool:
-    return (isinstance(value, dict) and dict.__contains__(value, UNKNOWN)) or (
-        isinstance(value, list) and value[:1] == [UNKNOWN]
-    )
+    return isinstance(value, dict | list) and UNKNOWN in (value.keys() if isinstance(value, dict) else value[:1])
 
 
 def _is_partly_unknown(value: object) -> bool:
