@@ -216,7 +216,9 @@ def _same(one: object, other: object) -> bool:
 def section(settings: Settings, key: str = "") -> _Section:
     """Return a section of the configuration, or the whole configuration, as an argument for an interpreted
     function."""
-    return _Section(deepcopy({**settings.values}), key)
+    # Upstream's code may change its lists. An unknown value has no copy.
+    own = {name: deepcopy(each) if isinstance(each, list | dict) else each for name, each in settings.values.items()}
+    return _Section(own, key)
 
 
 def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
@@ -931,12 +933,8 @@ class _Reading:
 
     def _constant(self, place: Target, value: ast.expr) -> object:
         text = self.tree.read(place.module) or b""
-        module = self.tree.parse(place.module)
-        outside = [each for each in getattr(module, "body", ()) if not isinstance(each, NAMED)]
-        stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
-        if re.search(_MUTATING_CALL % ((re.escape(place.name.encode()),) * 2), text) or any(
-            isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == place.name for each in stores
-        ):
+        stored = self.tree.recall(("stored", place.module), lambda: _stored_parts(self.tree.parse(place.module)))
+        if place.name in stored or re.search(_MUTATING_CALL % ((re.escape(place.name.encode()),) * 2), text):
             raise _Unknown
         found = replace(self._within(place.module, None), local=frozenset())._value(value, {})
         if isinstance(found, dict):
@@ -1057,7 +1055,8 @@ class _Reading:
     ) -> object:
         """Interpret a function's body with the given arguments and the names of the enclosing scope, and return the
         result."""
-        if {ast.Yield, ast.YieldFrom} & {kind for each in node.body for kind in _leaves(each)}:
+        kinds = self.tree.recall(("kinds", node), lambda: {kind for each in node.body for kind in _leaves(each)})
+        if {ast.Yield, ast.YieldFrom} & kinds:
             raise _Unknown
         taken = node.args
         names: Names = dict(around or {})
@@ -1168,6 +1167,13 @@ def _spoil(value: object) -> None:
 
 def _is_spoiled(value: object) -> bool:
     return isinstance(value, dict | list) and UNKNOWN in (value.keys() if isinstance(value, dict) else value[:1])
+
+
+def _stored_parts(module: ast.Module | None) -> frozenset[str]:
+    """Return the tables to whose parts a module assigns outside its functions."""
+    outside = [each for each in module.body if not isinstance(each, NAMED)] if module else []
+    stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
+    return frozenset(ast.unparse(each.value) for each in stores if isinstance(each.ctx, ast.Store))
 
 
 def _is_partly_unknown(value: object) -> bool:
