@@ -749,6 +749,8 @@ class _Reading:
                 return args[0]
             case ast.Attribute(attr="exists") if isinstance(args[0], str) and _is_file(args[0]):
                 return True
+            case ast.Attribute(attr="deepcopy") if isinstance(args[0], list):
+                return [*args[0]]
             case ast.Attribute(attr="get") if ast.unparse(call.func) == "sys.modules.get":
                 return None
             case ast.Name(id="hasattr") if isinstance(args[0], _Module) and isinstance(args[1], str):
