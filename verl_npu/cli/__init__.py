@@ -212,6 +212,8 @@ def _loaded(point: metadata.EntryPoint) -> object:
 def run() -> None:
     """Entry point of the `verl-npu` command."""
     terminal.ignore_broken_pipes()
+    # Most objects of a command are syntax trees. They contain no cycles, and Python would visit them again and again.
+    gc.set_threshold(100_000)
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if any(entries):
         # Programs that a command starts run in other folders. Python itself took these paths at its start.

@@ -7,7 +7,7 @@ import hashlib
 import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,7 +104,7 @@ class Memory:
                 # An escape sequence that Python will refuse one day is upstream's matter, even with -W error.
                 warnings.simplefilter("ignore")
                 tree = ast.parse(data)
-            if b"override" in data:
+            if b"@override" in data or b"override as" in data:
                 _drop_override_decorators(tree)
         self._trees[data] = tree
         if len(self._trees) > self._limit:
@@ -292,14 +292,19 @@ class SourceTree:
 
         Moved code still counts as the target if the old module imports the code from the new module.
         """
+        return list(self.places(target))
+
+    def places(self, target: Target, unread: Collection[str] = ()) -> Iterator[Target]:
+        """Yield the chain of a target. Modules are read only if the next location is asked for, and the packages in
+        `unread` are not read."""
         found: list[Target] = []
         waiting = [target]
         while waiting:
             one = waiting.pop()
-            if one not in found and self.nodes(one):
+            if one not in found and one.package not in unread and self.nodes(one):
                 found.append(one)
+                yield one
                 waiting += self.origins(one)
-        return found
 
     def meaning(self, target: Target) -> list[ast.stmt]:
         """Return all statements that bind the target's name, in the target's own module and in the modules that it is

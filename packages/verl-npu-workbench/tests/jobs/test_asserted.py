@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -257,7 +258,114 @@ UNFOLLOWED_ERRORS = {
     "a configuration's list": "assert not isinstance(config.one, list)",
     "what may have come before": "state = None\n    if elsewhere.known(): return\n    state.lower()",
     "a package that is not here": "importlib.import_module('no_such_package.optim')",
+    "a generator": "list(changing.rows())",
+    "arguments by place": "assert changing.Sizes(config.ten).size == 1",
+    "a member of an enumeration": "assert changing.Mode(config.text) == changing.Mode.TEN",
+    "a list by another name": "rows = []; same = rows; same.append(1); assert rows",
+    "a list that a function fills": "rows = []; changing.fill(rows); assert rows",
+    "a list that a loop fills": "rows = []\n    for each in [rows]: each.append(1)\n    assert rows",
+    "a part of a pair": "rows = []; both = (rows, 1); both[0].append(1); assert rows",
+    "a list that grows": "rows = []; same = rows; same += [1]; assert rows",
+    "a key that goes": "rows = {'a': 1}; same = rows; del same['a']; assert 'a' not in rows",
+    "a key that may come": "a = {}; b = a\n    if elsewhere.known(): b['a'] = 1\n    assert 'a' not in a",
+    "a place in a list": "rows = [1]; same = rows; same[0] = 2; assert rows[0] == 2",
+    "a global that a function sets": "changing.init(); assert changing.get()",
+    "a table that the module fills": "assert 'ten' in changing.TABLE",
+    "an attribute that a class sets": "changing.Group.init(); assert changing.Group.size",
+    "a name of the function around": "one = 1\n    def f():\n        nonlocal one; one = 2\n    f(); assert one == 2",
+    "more values than names": "changing.check(1, 2, 3)",
+    "a default of a missing name": "getattr(importlib.import_module('json'), 'no_such_name', None)",
+    "a default of a missing key": "assert OmegaConf.select(config, 'missing', default=True)",
+    "a handler that may return": (
+        "try: int(config.text)\n    except ValueError:\n        if config.one: return\n        raise"
+    ),
+    "errors that are ignored": "with elsewhere.ignoring(ValueError): int(config.text)",
+    "a setter": "held = changing.Held(); held.size = 2; assert held._size == 2",
+    "all attributes at once": "sizes = changing.Sizes(); sizes.__dict__.update(size=2); assert sizes.size == 2",
+    "a number's format": "assert f'{config.zero:02d}' == '00'",
+    "a type by another name": "assert torch.half == torch.float16",
+    "a part that nobody knows": "assert {'a': elsewhere.one()} == {'a': 1}",
+    "a loop in a function": "changing.loop(config)",
 }
+UNBOUND = {
+    "a file that is no Python": (
+        "spec = importlib.util.spec_from_file_location('bad', config.bad)\n"
+        "    hasattr(importlib.util.module_from_spec(spec), 'one')"
+    ),
+    "constants in a circle": "int(changing.ONE)",
+    "a class of itself": "changing.Circle()",
+    "a huge loop": "for each in range(100_000_000_000_000_000_000): int(each)",
+    "a long path": f"os.path.exists('/{'a' * 300}.py')",
+    "deep loops": "changing.deep()",
+    "a huge list": "list(range(100_000_000))",
+}
+CHANGED = """
+import elsewhere
+from dataclasses import dataclass
+from enum import Enum
+
+ONE = TWO
+TWO = ONE
+_STATE = None
+TABLE = {}
+for each in ("ten", "two"):
+    TABLE[each] = 2
+
+def init():
+    global _STATE
+    _STATE = 1
+
+def get():
+    return _STATE
+
+def rows():
+    yield 1
+
+def fill(rows):
+    rows.append(1)
+
+def check(one, *rest, strict=False):
+    assert not strict
+
+def loop(config):
+    for each in elsewhere.rows():
+        assert config.zero
+
+def deep():
+    for one in range(64):
+        for two in range(64):
+            for three in range(64):
+                for four in range(64):
+                    pass
+
+class Circle(Circle): ...
+
+@dataclass
+class Sizes:
+    size: int = 0
+
+class Mode(Enum):
+    TEN = "ten"
+
+class Group:
+    size = None
+
+    @classmethod
+    def init(cls):
+        cls.size = 1
+
+class Held:
+    def __init__(self):
+        self._size = 1
+
+    @property
+    def size(self):
+        return self._size
+
+    @size.setter
+    def size(self, value):
+        self._size = value
+"""
 CHECKS = """
 import elsewhere
 from elsewhere import *
@@ -298,12 +406,23 @@ class Wrapped:
 def said_of(body: str, tree: SourceTree, tmp_path: Path) -> list[str]:
     (tmp_path / "mine.py").write_text("def compute_score(): ...")
     (tmp_path / "own_checks").mkdir()
+    (tmp_path / "verl" / "changing.py").write_text(CHANGED)
+    (tmp_path / "bad.py").write_text("def compute_score(a b): ...")
     for name in ("own_checks/__init__.py", "verl/checks.py"):
         (tmp_path / name).write_text(CHECKS)
     (tmp_path / "verl" / "job.py").write_text(
-        f"import elsewhere\nimport importlib\nfrom verl import checks\n\ndef start(config, default=2):\n    {body}\n"
+        f"import elsewhere\nimport importlib\nfrom verl import changing, checks\n\n"
+        f"def start(config, default=2):\n    {body}\n"
     )
-    settings = {"text": "ten", "zero": 0, "one": [0.9], "nothing": None, "file": str(tmp_path / "mine.py")}
+    settings = {
+        "text": "ten",
+        "zero": 0,
+        "ten": 1,
+        "one": [0.9],
+        "nothing": None,
+        "file": str(tmp_path / "mine.py"),
+        "bad": str(tmp_path / "bad.py"),
+    }
     return list(refused(Target("verl.job", "start"), [section(Settings(settings))], tree, {WORLD: 8}))
 
 
@@ -322,3 +441,17 @@ def test_an_error_that_is_not_certain_is_none(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     assert said_of(body, tree, tmp_path) == []
+
+
+@pytest.mark.parametrize("body", UNBOUND.values(), ids=UNBOUND.keys())
+def test_what_has_no_end_or_no_meaning_is_unknown(body: str, tree: SourceTree, tmp_path: Path) -> None:
+    start = time.process_time()
+    assert said_of(body, tree, tmp_path) == []
+    assert time.process_time() - start < 5
+
+
+def test_an_import_that_fails_is_an_error_and_ends_nothing(tree: SourceTree, tmp_path: Path) -> None:
+    body = "from torch.no_such_module import Part"
+    assert [each.partition(" in this")[0] for each in said_of(body, tree, tmp_path)] == [
+        "ModuleNotFoundError: no module named torch.no_such_module"
+    ]

@@ -14,12 +14,13 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from verl_npu.registry.source.definition import bound_names
+from verl_npu.registry.source.definition import NAMED, bound_names
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .settings import Settings
@@ -54,13 +55,17 @@ _BUILTINS: Mapping[str, Callable[..., object]] = {
 WORLD = "torch.distributed.get_world_size()"
 _MOST_REPEATED = 64
 """The greatest number of times that a loop's body is followed."""
+_MOST_STATEMENTS = 30_000
+"""The greatest number of statements that are followed for one question."""
 HERE = "in this environment"
 _FOLLOWED = ("torch", "torchdata")
 """Installed packages whose classes refuse upstream's arguments."""
+_UNREAD = frozenset({"tensordict", "transformers"})
+"""Large packages whose code refuses no setting before it reads a file."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
-_DTYPES = frozenset({"bfloat16", "float16", "float32", "float64", "half"})
+_DTYPES = frozenset({"bfloat16", "float16", "float32", "float64"})
 _MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
-_MUTATING_CALL = rb"\b%%s\.(?:%s)\(" % "|".join(_MUTATING).encode()
+_MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(_MUTATING).encode()
 _SECTION_TO_OBJECT = "omega_conf_to_dataclass"
 """Upstream's helper function through which Hydra turns a section into an object of the class in the section's
 `_target_`."""
@@ -72,13 +77,15 @@ class _Unknown(Exception):
     """Raised when a value does not follow from the configuration alone."""
 
 
-class _Failed(Exception):
+class _Failed(_Unknown):
     """Raised when Python would raise an error for an expression with known values."""
 
     def __init__(self, kind: str, message: object, node: ast.AST) -> None:
         super().__init__(f"{kind}: {message}: {ast.unparse(node)}")
 
 
+_ENDS = (_Unknown, RecursionError)
+"""The errors that end the interpretation of a call."""
 UNKNOWN = object()
 """Stands for an unknown value."""
 
@@ -206,10 +213,12 @@ def _same(one: object, other: object) -> bool:
     return one is other or (isinstance(one, _Class) and one == other)
 
 
-def section(settings: Settings, key: str = "") -> object:
+def section(settings: Settings, key: str = "") -> _Section:
     """Return a section of the configuration, or the whole configuration, as an argument for an interpreted
     function."""
-    return _Section(dict(settings.values), key)
+    # Upstream's code may change its lists. An unknown value has no copy.
+    own = {name: deepcopy(each) if isinstance(each, list | dict) else each for name, each in settings.values.items()}
+    return _Section(own, key)
 
 
 def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
@@ -233,14 +242,14 @@ def refused(
         given: the arguments by keyword. Arguments that are not given are unknown, whatever their defaults are.
     """
     said: list[str] = []
-    with contextlib.suppress(_Unknown):
+    with contextlib.suppress(*_ENDS):
         _Reading(target.module, tree, said, known or {}).asked(target, args, given or {})
     yield from dict.fromkeys(said)
 
 
 def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object:
     """Return the value that a function returns, or None if the value cannot be determined."""
-    with contextlib.suppress(_Unknown):
+    with contextlib.suppress(*_ENDS):
         found = _Reading(target.module, tree, [], {}).asked(target, args, {})
         return None if found is UNKNOWN else found
     return None
@@ -250,23 +259,23 @@ def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) 
     """For each rejected section, yield the section's key and the error messages of the class in its `_target_`."""
     for key in keys:
         said: list[str] = []
-        with contextlib.suppress(_Unknown):
-            _Reading("", tree, said, {}).make_section(_Section(dict(settings.values), key))
+        with contextlib.suppress(*_ENDS):
+            _Reading("", tree, said, {}).make_section(section(settings, key))
         yield from ((key, each) for each in dict.fromkeys(said))
 
 
 def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str]:
     """Return the annotated types of the fields of the class in a section's `_target_`."""
-    with contextlib.suppress(_Unknown):
-        return _Reading("", tree, [], {}).field_types(_Section(dict(settings.values), key))
+    with contextlib.suppress(*_ENDS):
+        return _Reading("", tree, [], {}).field_types(section(settings, key))
     return {}
 
 
 def made(settings: Settings, key: str, tree: SourceTree) -> object:
     """Return the object that Hydra makes from a section. It is unknown if the section has no followed class."""
     try:
-        return _Reading("", tree, [], {}).make_section(_Section(dict(settings.values), key))
-    except _Unknown:
+        return _Reading("", tree, [], {}).make_section(section(settings, key))
+    except _ENDS:
         return UNKNOWN
 
 
@@ -278,14 +287,14 @@ def attribute(of: object, *names: str) -> object:
 
 
 def _leaves(node: ast.AST) -> Iterator[type[ast.AST]]:
-    """Yield the kinds of the statements in `node` that leave the function, or the loop around `node`."""
-    if isinstance(node, ast.Return | ast.Break | ast.Continue):
+    """Yield the kinds of the statements in `node` that leave the function, or yield, or leave the loop around it."""
+    if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom):
         yield type(node)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
         return
     loops = isinstance(node, ast.For | ast.AsyncFor | ast.While)
     for each in ast.iter_child_nodes(node):
-        yield from (kind for kind in _leaves(each) if kind is ast.Return or not loops)
+        yield from (kind for kind in _leaves(each) if kind not in (ast.Break, ast.Continue) or not loops)
 
 
 def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
@@ -316,11 +325,13 @@ class _Reading:
     """The names that only the function's own statements bind."""
     enters: bool = False
     """Whether the function's loops over unknown values run at least once, like the loops over a job's batches."""
+    left: Iterator[int] = field(default_factory=lambda: iter(range(_MOST_STATEMENTS)))
+    """The statements that may still be followed, in all functions together."""
 
     def asked(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> object:
         """Interpret the call of a function, a method, or a class, and return its result. For a method, the first of
         `args` is the object."""
-        for place in self.tree.chain(target):
+        for place in self._places(target):
             match self.tree.nodes(place):
                 case [ast.FunctionDef() | ast.AsyncFunctionDef() as node]:
                     owner = Target(place.module, place.owner) if place.owner else None
@@ -348,6 +359,8 @@ class _Reading:
         return None
 
     def _run_one(self, node: ast.stmt, names: Names) -> _Returned | None:
+        if next(self.left, None) is None:
+            raise RecursionError
         match node:
             case ast.Return(value=value):
                 return _Returned(self._value_or_unknown(value, names) if value is not None else None)
@@ -361,8 +374,11 @@ class _Reading:
                     self._forget(value, names)
                 self._bind(target, found, names)
             case ast.AugAssign(target=target, op=op, value=value):
+                _spoil(self._value_or_unknown(target, names))
                 self._bind(target, self._value_or_unknown(ast.BinOp(target, op, value), names), names)
-            case ast.FunctionDef(name=name, decorator_list=[]):
+            case ast.FunctionDef(name=name, decorator_list=[]) if not any(
+                isinstance(each, ast.Nonlocal) for each in ast.walk(node)
+            ):
                 names[name] = _Function(self.module, node, names)
             case ast.ImportFrom(names=imported):
                 source = self.tree.imported_module(self.module, node)
@@ -375,13 +391,13 @@ class _Reading:
                 return self.run(node.body if holds else node.orelse, names)
             case ast.For(target=target, iter=sequence, orelse=[]):
                 values = self._value_or_unknown(sequence, names)
-                if isinstance(values, list | tuple | range) and len(values) <= _MOST_REPEATED:
+                if isinstance(values, list | tuple | range) and not values[_MOST_REPEATED:]:
                     return self._repeated(node, [(target, value) for value in values], names)
                 return self._once(node, (target, UNKNOWN), bool(values) if isinstance(values, range) else None, names)
             case ast.While(test=test, orelse=[]):
                 return self._once(node, (None, UNKNOWN), self._holds(test, names), names)
             case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body) if not any(
-                re.search("suppress|raises", ast.unparse(each.context_expr)) for each in items
+                re.search("suppress|raises|ignor|Error|Exception", ast.unparse(each.context_expr)) for each in items
             ):
                 for item in items:
                     self._forget(item.context_expr, names)
@@ -390,7 +406,7 @@ class _Reading:
                 return self.run(body, names)
             # Handlers that raise an error change only its message.
             case ast.Try(body=body, handlers=ends, orelse=then, finalbody=final) if all(
-                isinstance(each.body[-1], ast.Raise) for each in ends
+                isinstance(each.body[-1], ast.Raise) and not [*_leaves(each)] for each in ends
             ):
                 return self.run([*body, *then, *final], names)
             case ast.Try(body=[ast.Return(value=ast.expr() as value)]) if (
@@ -459,6 +475,7 @@ class _Reading:
         for func in functions:
             if isinstance(func, ast.Attribute) and func.attr in _MUTATING:
                 changed = self._value_or_unknown(func.value, names)
+                _spoil(changed)
                 if isinstance(changed, _Section):
                     changed.values[changed.key] = UNKNOWN
                 self._bind(func.value, UNKNOWN, names)
@@ -468,7 +485,10 @@ class _Reading:
             self._bind(ast.Attribute(of, getattr(attribute, "value", "")), UNKNOWN, names)
         for each in inside:
             match each:
-                case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+                case ast.Attribute(ctx=ast.Store() | ast.Del()):
+                    self._bind(each, UNKNOWN, names)
+                case ast.Subscript(value=of, ctx=ast.Store() | ast.Del()):
+                    _spoil(self._value_or_unknown(of, names))
                     self._bind(each, UNKNOWN, names)
                 case ast.Name(id=name, ctx=ast.Load()) if isinstance(inner := names.get(name), _Function):
                     if inner.names is names:
@@ -494,9 +514,10 @@ class _Reading:
     def _change(self, name: str, names: Names) -> None:
         """Mark the contents of an object or a dictionary as unknown."""
         known = names.get(name)
+        _spoil(known)
         if isinstance(known, _Object):
             known.attributes.clear()
-        elif isinstance(known, dict | list | _Section):
+        elif isinstance(known, _Section):
             names[name] = UNKNOWN
 
     def _forget_state(self, changed: _Object) -> None:
@@ -518,15 +539,20 @@ class _Reading:
         itself is an empty text."""
 
         def find() -> list[str]:
-            classes = (node for each in self._resolution_order(of) for node in self.tree.nodes(each))
-            members = (each for node in classes for each in getattr(node, "body", ()))
-            changed = (
-                each for node in members if getattr(node, "name", "") != "__init__" for each in _changed_in(node)
-            )
+            changed = (each for place in self._resolution_order(of) for each in self._changes(place))
             found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in changed)
             return [each[1] or "" for each in found if each]
 
         return self.tree.recall(("assigned", of, name), find)
+
+    def _changes(self, of: Target) -> Sequence[str]:
+        """Return what the methods in the body of a class change, except `__init__`."""
+
+        def find() -> list[str]:
+            members = (each for node in self.tree.nodes(of) for each in getattr(node, "body", ()))
+            return [text for each in members if getattr(each, "name", "") != "__init__" for text in _changed_in(each)]
+
+        return self.tree.recall(("changes", of), find)
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         match target:
@@ -546,12 +572,17 @@ class _Reading:
                 owner = self._value_or_unknown(of, names)
                 if isinstance(owner, _Object):
                     owner.attributes[name] = value
+                    setters = self._defined(self._resolution_order(owner.of), name)
+                    if name == "__dict__" or any(isinstance(nodes[0], ast.FunctionDef) for _unused, nodes in setters):
+                        owner.attributes.clear()
                 elif isinstance(owner, _Section):
                     owner.values[owner.full(name)] = value
             case ast.Subscript(value=of, slice=index) if isinstance(
                 owner := self._value_or_unknown(of, names), dict
             ) and (isinstance(key := self._value_or_unknown(index, names), str | int)):
                 owner[key] = value
+            case ast.Subscript(value=of) if isinstance(owner := self._value_or_unknown(of, names), dict | list):
+                _spoil(owner)
             # Only this part of the object may change.
             case ast.Subscript(value=ast.Attribute(value=of, attr=name)) if isinstance(
                 owner := self._value_or_unknown(of, names), _Object
@@ -590,7 +621,7 @@ class _Reading:
 
     def _value(self, node: ast.expr, names: Names) -> Any:
         value = self._evaluate(node, names)
-        if value is UNKNOWN:
+        if value is UNKNOWN or _is_spoiled(value):
             raise _Unknown
         return value
 
@@ -629,6 +660,8 @@ class _Reading:
                 if UNKNOWN in sides:
                     _refuse_text(node, ops, sides)
                     raise _Unknown
+                if any(isinstance(op, ast.Eq | ast.NotEq) for op in ops) and any(map(_is_partly_unknown, sides)):
+                    raise _Unknown
                 pairs = zip(ops, sides, sides[1:], strict=False)
                 return all(_computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
             case ast.List(elts=parts) | ast.Set(elts=parts):
@@ -654,7 +687,8 @@ class _Reading:
         if not isinstance(part, ast.FormattedValue):
             return str(self._value(part, names))
         value = self._value(part.value, names)
-        return repr(value) if part.conversion == ord("r") else str(value)
+        value = repr(value) if part.conversion == ord("r") else value
+        return format(value, self._value(part.format_spec, names) if part.format_spec else "")
 
     def _attribute(self, owner: object, name: str) -> object:
         if isinstance(owner, _Section):
@@ -668,6 +702,9 @@ class _Reading:
             for _unused, nodes in self._defined([place], name):
                 match nodes:
                     case [ast.Assign(value=ast.Constant(value=value))] if isinstance(owner, _Class):
+                        text = self.tree.read(place.module) or b""
+                        if re.search(rb"(?<!self)\.%s [-+*/|]?=(?!=)" % name.encode(), text):
+                            raise _Unknown
                         return value
                     # A method may set a single value, but not the list of the known ones.
                     case [ast.Assign(value=ast.List() as value)]:
@@ -719,18 +756,16 @@ class _Reading:
             case ast.Name(id="hasattr") if isinstance(args[0], _Module) and isinstance(args[1], str):
                 return _has(args[0], args[1])
             case ast.Attribute(value=ast.Name(id="OmegaConf"), attr="select") if isinstance(args[0], _Section):
-                return self._looked_up(args[0], args[1])
+                return self._looked_up(args[0], args[1], given.get("default"))
             case ast.Attribute(value=of, attr=name):
                 owner = self._value(of, names)
                 if owner is None:
                     raise _Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", call.func)
                 return self._call_method(owner, name, args, given)
             case ast.Name(id="getattr") if isinstance(args[0], _Object | _Module) and isinstance(args[1], str):
-                return (
-                    self._attribute(args[0], args[1])
-                    if isinstance(args[0], _Object)
-                    else _member(args[0], args[1], call)
-                )
+                if isinstance(args[0], _Object):
+                    return self._attribute(args[0], args[1])
+                return args[2] if args[2:] and not _has(args[0], args[1]) else _member(args[0], args[1], call)
             case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
                 return self.make_section(args[0])
             case ast.Name(id="isinstance"):
@@ -738,7 +773,8 @@ class _Reading:
             case ast.Name(id="dict") if not args:
                 return given
             case ast.Name(id=name) if name in _BUILTINS and args and not given:
-                if not all(isinstance(each, (*_PLAIN, range)) for each in args):
+                long = any(isinstance(each, range) and each[_MOST_REPEATED:] for each in args)
+                if long or not all(isinstance(each, (*_PLAIN, range)) for each in args):
                     raise _Unknown
                 return _computed(call, _BUILTINS[name], *args)
             case ast.Name(id="init_device_mesh"):
@@ -777,6 +813,8 @@ class _Reading:
                 return list(owner)
             case dict() if name == "update" and not args:
                 return owner.update(given)
+            case dict() | list() if name in _MUTATING:
+                _spoil(owner)
         raise _Unknown
 
     def _call(self, called: object, args: Sequence[object], given: Mapping[str, object]) -> object:
@@ -868,12 +906,15 @@ class _Reading:
             if package in _FOLLOWED and package not in self.tree:
                 return _Foreign(self._module(module, ast.Call(ast.Name(module), [], [])), name)
             return replace(self, module=module)._global(name)
+        except _Failed as failed:
+            self._fail(failed)
         except _Unknown:
-            return UNKNOWN
+            pass
+        return UNKNOWN
 
     def _global(self, name: str) -> object:
         """Return the value of one of the module's global names: a class, a function, or a constant."""
-        for place in self.tree.chain(Target(self.module, name)):
+        for place in self._places(Target(self.module, name)):
             match self.tree.nodes(place):
                 case [ast.ImportFrom() as node]:
                     source = self.tree.imported_module(place.module, node)
@@ -894,9 +935,10 @@ class _Reading:
 
     def _constant(self, place: Target, value: ast.expr) -> object:
         text = self.tree.read(place.module) or b""
-        if re.search(_MUTATING_CALL % re.escape(place.name.encode()), text):
+        stored = self.tree.recall(("stored", place.module), lambda: _stored_parts(self.tree.parse(place.module)))
+        if place.name in stored or re.search(_MUTATING_CALL % ((re.escape(place.name.encode()),) * 2), text):
             raise _Unknown
-        found = replace(self, module=place.module)._value(value, {})
+        found = replace(self._within(place.module, None), local=frozenset())._value(value, {})
         if isinstance(found, dict):
             return self.tree.recall(("registry", place), lambda: _Registry(found, self._registered(place)))
         return found
@@ -966,7 +1008,7 @@ class _Reading:
 
     def _refers_to(self, module: str, name: str, of: str) -> bool:
         """Return whether a name in `module` refers to something in the module `of`."""
-        return any(place.module == of for place in self.tree.chain(Target(module, name))) or module == of
+        return any(place.module == of for place in self._places(Target(module, name))) or module == of
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
         """Yield each class that defines a name, with its definitions of that name."""
@@ -1004,7 +1046,7 @@ class _Reading:
     def _within(self, module: str, within: Target | None) -> _Reading:
         if self.depth > _MAX_DEPTH:
             raise _Unknown
-        return replace(self, module=module, within=within, depth=self.depth + 1)
+        return replace(self, module=module, within=within, depth=self.depth + 1, enters=False)
 
     def body(
         self,
@@ -1015,17 +1057,21 @@ class _Reading:
     ) -> object:
         """Interpret a function's body with the given arguments and the names of the enclosing scope, and return the
         result."""
+        kinds = self.tree.recall(("kinds", node), lambda: {kind for each in node.body for kind in _leaves(each)})
+        if {ast.Yield, ast.YieldFrom} & kinds:
+            raise _Unknown
         taken = node.args
         names: Names = dict(around or {})
         defaults = [*taken.defaults, *(each or ast.Name("None") for each in taken.kw_defaults)]
         parameters = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
         for parameter, default in zip(reversed(parameters), reversed(defaults), strict=False):
             names[parameter.arg] = default.value if isinstance(default, ast.Constant) else UNKNOWN
-        names |= dict(zip((each.arg for each in parameters), args, strict=False)) | dict(given)
+        names |= dict(zip((each.arg for each in [*taken.posonlyargs, *taken.args]), args, strict=False)) | dict(given)
         for parameter in parameters[len(args) :]:
             names.setdefault(parameter.arg, UNKNOWN)
         names |= {each.arg: UNKNOWN for each in (taken.vararg, taken.kwarg) if each is not None}
-        ended = replace(self, local=_local_names(node)).run(node.body, names)
+        local = self.tree.recall(("local", node), lambda: _local_names(node))
+        ended = replace(self, local=local).run(node.body, names)
         return None if ended is None else ended.value
 
     def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
@@ -1039,7 +1085,8 @@ class _Reading:
             return made
         for each in reversed(line):
             for name, node in self._fields(each):
-                made.attributes[name] = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
+                default = node.value if not args else None
+                made.attributes[name] = default.value if isinstance(default, ast.Constant) else UNKNOWN
         unexpected = [name for name in given if name not in made.attributes]
         # Python names only the first.
         for name in unexpected[:1] if all(map(self._is_whole, line)) else ():
@@ -1052,6 +1099,7 @@ class _Reading:
     def _is_made_elsewhere(self, target: Target) -> bool:
         """Return whether other code than `__init__` may make the objects of a class: a decorator, or a metaclass."""
         classes = [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
+        bases = " ".join(ast.unparse(each) for node in classes for each in node.bases)
         decorators = [ast.unparse(each) for node in classes for each in node.decorator_list]
         metaclasses = [
             ast.unparse(each.value) for node in classes for each in node.keywords if each.arg == "metaclass"
@@ -1059,12 +1107,13 @@ class _Reading:
         return (
             not all(re.search(r"dataclass|register|ray\.remote", each) for each in decorators)
             or not all(each.endswith("ABCMeta") for each in metaclasses)
+            or re.search(r"Enum|Flag|NamedTuple|TypedDict", bases) is not None
             or bool(self.tree.nodes(Target(target.module, f"{target.qualname}.__new__")))
         )
 
     def _resolution_order(self, target: Target) -> list[Target]:
         """Return a class and those of its base classes whose source is available."""
-        return [target, *self._bases(target)]
+        return self.tree.recall(("line", target), lambda: [target, *self._bases(target)])
 
     def _bases(self, target: Target) -> list[Target]:
         found: list[Target] = []
@@ -1094,11 +1143,44 @@ class _Reading:
                     return False
         return True
 
+    def _places(self, target: Target) -> Iterator[Target]:
+        return self.tree.places(target, _UNREAD)
+
     def _class(self, module: str, name: str) -> Target:
-        for place in self.tree.chain(Target(module, name)):
+        for place in self._places(Target(module, name)):
             if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
                 return place
         raise _Unknown
+
+
+def _spoil(value: object) -> None:
+    """Mark the contents of a list or a dictionary as unknown under all its names, and those of its parts."""
+    parts: list[object] = []
+    if isinstance(value, dict):
+        parts = [*value.values()]
+        value.clear()
+        value[UNKNOWN] = UNKNOWN
+    elif isinstance(value, list):
+        parts = [*value]
+        value[:] = [UNKNOWN]
+    for each in value if isinstance(value, tuple) else parts:
+        _spoil(each)
+
+
+def _is_spoiled(value: object) -> bool:
+    return isinstance(value, dict | list) and UNKNOWN in (value.keys() if isinstance(value, dict) else value[:1])
+
+
+def _stored_parts(module: ast.Module | None) -> frozenset[str]:
+    """Return the tables to whose parts a module assigns outside its functions."""
+    outside = [each for each in module.body if not isinstance(each, NAMED)] if module else []
+    stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
+    return frozenset(ast.unparse(each.value) for each in stores if isinstance(each.ctx, ast.Store))
+
+
+def _is_partly_unknown(value: object) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return value is UNKNOWN or isinstance(value, _Object) or any(map(_is_partly_unknown, parts))
 
 
 def _computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
@@ -1120,7 +1202,9 @@ def _refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[o
 
 
 def _is_file(path: str) -> bool:
-    return path.endswith(".py") and Path(path).is_absolute() and Path(path).is_file()
+    with contextlib.suppress(OSError, ValueError):
+        return path.endswith(".py") and Path(path).is_absolute() and Path(path).is_file()
+    return False
 
 
 def _has(module: _Module, name: str) -> bool:
@@ -1130,10 +1214,13 @@ def _has(module: _Module, name: str) -> bool:
         _Unknown: its source does not show this.
     """
     tree = module.tree
-    text = Path(module.name).read_bytes() if tree is None else tree.read(module.name)
+    try:
+        text = Path(module.name).read_bytes() if tree is None else tree.read(module.name)
+        bound = bound_names(ast.parse(text or "").body) if tree is None else tree.nodes(Target(module.name, name))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise _Unknown from error
     if text is None:
         raise _Unknown
-    bound = bound_names(ast.parse(text).body) if tree is None else tree.nodes(Target(module.name, name))
     if (name in bound if tree is None else bound) or (tree is not None and name in tree.modules_in(module.name)):
         return True
     if re.search(rb"import \*|__getattr__|globals\(|exec\(|sys\.modules|setattr\(", text):

@@ -538,9 +538,9 @@ def _weight_format(script: Script) -> Iterator[Finding]:
 def _token_budget(script: Script) -> Iterator[Finding]:
     settings, parallel = script.settings, parallelism_of(script.settings)
     key = f"{ACTOR}.ppo_max_token_len_per_gpu"
-    budget = settings.whole(key) * parallel.sequence * parallel.context
+    budget = settings.whole(key, -1) * parallel.sequence * parallel.context
     longest = settings.whole(MAX_PROMPT) + settings.whole(MAX_RESPONSE)
-    if budget < 0 or not settings.text(key) or longest <= 0 or not settings.truth(f"{ACTOR}.use_dynamic_bsz"):
+    if budget < 0 or longest <= 0 or not settings.truth(f"{ACTOR}.use_dynamic_bsz"):
         return
     for refusal in refusals("token-budget", lambda _: pack([longest], budget), script):
         yield replace(

@@ -258,16 +258,22 @@ def backend_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree)
     """Yield an error for each role whose strategy no engine of upstream's has."""
     if _is_legacy(settings, tree):
         return
+    for role in roles:
+        strategy = attribute(made(settings, role, tree), "engine", "strategy")
+        # Only if no module that mentions the strategy registers it, all the others are read.
+        if isinstance(strategy, str) and strategy not in _backends(tree, strategy) and _backends(tree, ""):
+            yield Refusal(f"{role}.strategy", f"Unknown backend: {strategy}")
+
+
+def _backends(tree: SourceTree, mentioned: str) -> set[object]:
+    """Return the names that upstream's engines register in modules that mention a word."""
     known: set[object] = set()
-    for module in tree.modules_with(("verl",), ["EngineRegistry.register("]):
+    for module in tree.modules_with(("verl",), ["EngineRegistry.register(", mentioned]):
         for node in ast.walk(tree.parse(module) or ast.Module([], [])):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "EngineRegistry.register":
                 named = next((each.value for each in node.keywords if each.arg == "backend"), None)
                 known |= {each.value for each in ast.walk(named or node) if isinstance(each, ast.Constant)}
-    for role in roles:
-        strategy = attribute(made(settings, role, tree), "engine", "strategy")
-        if known and isinstance(strategy, str) and strategy not in known:
-            yield Refusal(f"{role}.strategy", f"Unknown backend: {strategy}")
+    return known
 
 
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
