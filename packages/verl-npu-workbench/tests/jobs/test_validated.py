@@ -67,10 +67,6 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
     "experts over all of a replica": {f"{ROLLOUT}.expert_parallel_size": 2},
     "a mini batch above a dynamic batch": {**DYNAMIC, f"{ACTOR}.ppo_mini_batch_size": 128},
     "no micro-batch of a dynamic batch": {**DYNAMIC, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None},
-    "micro-batches of all ranks together": {
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu": None,
-        f"{ACTOR}.ppo_micro_batch_size": 16,
-    },
     "no micro-batch of a reference that there is not": {
         f"{ACTOR}.use_kl_loss": False,
         f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": None,
@@ -85,7 +81,6 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
         f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1,
     },
     "an adapter": {f"{MODEL}.lora_rank": 512},
-    "a stream without batches": {"data.train_batch_size": 0},
     "several loggers": {"trainer.logger": ["console", "tensorboard"]},
     "a logger and a strategy that only the job knows": {
         "trainer.logger": ["console", "${oc.env:LOGGER}"],
@@ -246,12 +241,24 @@ def test_what_verl_refuses_is_refused_in_its_words(upstream: tuple[SourceTree, d
     assert missed == {}
 
 
-def test_a_strategy_is_refused_where_the_program_chooses_its_workers_by_it(
+def test_a_strategy_that_neither_the_program_nor_an_engine_knows_is_refused(
     upstream: tuple[SourceTree, dict[str, object]],
 ) -> None:
-    chooses = b"actor.strategy in" in (upstream[0].read("verl.trainer.main_ppo") or b"")
-    assert bool(found(upstream, {f"{ACTOR}.strategy": "fsdp3"})) is chooses
+    assert found(upstream, {f"{ACTOR}.strategy": "fsdp3"}) != []
     assert found(upstream, {f"{ACTOR}.strategy": "fsdp2"}) == []
+
+
+def test_micro_batches_of_all_ranks_together_are_refused_by_the_workers_with_engines(
+    upstream: tuple[SourceTree, dict[str, object]],
+) -> None:
+    together = {f"{ACTOR}.ppo_micro_batch_size_per_gpu": None, f"{ACTOR}.ppo_micro_batch_size": 16}
+    asserts = b"ppo_micro_batch_size_per_gpu is not None" in (upstream[0].read("verl.workers.engine_workers") or b"")
+    assert bool(found(upstream, together)) is asserts
+
+
+def test_a_trainer_that_streams_samples_needs_no_batches(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    streams = "verl.experimental.fully_async_policy.fully_async_main"
+    assert found(upstream, {"data.train_batch_size": 0}, streams) == []
 
 
 def test_a_checkpoint_engine_is_looked_up_where_verl_registers_them(
