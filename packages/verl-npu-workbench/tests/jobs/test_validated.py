@@ -189,6 +189,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "resume ckpt must specify the global_steps",
     ),
     "a field that a model lacks": ({f"{MODEL}.gradient_checkpoint": True}, "validation", "'gradient_checkpoint'"),
+    "a file of data without a name": ({"data.val_files": [""]}, "validation", "data.val_files"),
     "a rate of an estimator that is a word": ({"algorithm.gamma": "one"}, "empty", "the text 'one'"),
     "micro-batches that do not divide a rank's share": (
         {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5},

@@ -177,6 +177,14 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         module, _unused, owner = of.partition(":")
         return key, Target(module, f"{owner}.{name}"), [instance(Target(module, owner), known)], given
 
+    # The trainer raises the same errors for the data, but here the key is known. A dataset of the user's has its own
+    # code.
+    if not settings.text("data.custom_cls.path"):
+        prompts = {"config": data, "truncation": settings.get("data.truncation")}
+        yield method("data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__getitem__", prompts)
+        for key in (TRAIN_FILES, VALIDATION_FILES):
+            files = {"config": data, "data_files": settings.get(key)}
+            yield method(key, "verl.utils.dataset.rl_dataset:RLHFDataset", "__init__", {}, **files)
     of_trainer, trainer = _trainer(settings, tree), None
     # Before v0.8.0, the trainer's program always gives it reward functions.
     given = {"config": whole, "reward_fn": True, "val_reward_fn": True}
@@ -192,15 +200,6 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         yield "reward", Target("verl.trainer.ppo.reward", name), [whole], {}
     for module in ("verl.trainer.main_ppo", "verl.trainer.ppo.utils", "verl.utils.dataset.rl_dataset"):
         yield "data.sampler", Target(module, "create_rl_sampler"), [data], {}
-    # A dataset of the user's has its own code.
-    if not settings.text("data.custom_cls.path"):
-        prompts = {"config": data, "truncation": settings.get("data.truncation")}
-        yield method("data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__getitem__", prompts)
-        for key in (TRAIN_FILES, VALIDATION_FILES):
-            files = settings.get(key)
-            yield method(
-                "data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__init__", {}, config=data, data_files=files
-            )
     loops = "verl.experimental.agent_loop.agent_loop"
     loop = settings.get(f"{ROLLOUT}.agent.default_agent_loop")
     if loop is not None and not settings.text(f"{ROLLOUT}.agent.agent_loop_config_path"):
