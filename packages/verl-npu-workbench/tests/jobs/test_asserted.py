@@ -217,7 +217,7 @@ FOLLOWED: Mapping[str, tuple[str, str]] = {
     "a mesh": ("elsewhere.init_device_mesh('npu', mesh_shape=(2, 3))", ""),
     "another mesh": (
         "init_device_mesh('npu', mesh_shape=(2, 3))",
-        "RuntimeError: a device mesh of (2, 3) for 8 ranks",
+        "RuntimeError: the device mesh (2, 3) does not match the 8 ranks",
     ),
     "a module that is not there": (
         "importlib.import_module('json.no_such_module')",

@@ -104,7 +104,11 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "validation",
         "torch.optim has no attribute AdamWW, but Adam",
     ),
-    "a group of 3 ranks": ({f"{ACTOR}.fsdp_config.fsdp_size": 3}, "validation", "a device mesh of (2, 3) for 8 ranks"),
+    "a group of 3 ranks": (
+        {f"{ACTOR}.fsdp_config.fsdp_size": 3},
+        "validation",
+        "the device mesh (2, 3) does not match the 8 ranks",
+    ),
     "an agent loop misspelt": (
         {f"{ROLLOUT}.agent.default_agent_loop": "agnt"},
         "validation",

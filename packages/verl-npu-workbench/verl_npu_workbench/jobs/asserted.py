@@ -222,8 +222,8 @@ def section(settings: Settings, key: str = "") -> _Section:
 
 
 def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
-    """Return an object of one of upstream's classes. Only the given attributes are known, and the other attributes of
-    the same object before."""
+    """Return an object of one of upstream's classes, with the given attributes. If `before` is an earlier state of the
+    object, keep the other attributes of `before`. All other attributes are unknown."""
     return _Object(of, {**(before.attributes if isinstance(before, _Object) else {}), **attributes})
 
 
@@ -272,7 +272,7 @@ def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str
 
 
 def made(settings: Settings, key: str, tree: SourceTree) -> object:
-    """Return the object that Hydra makes from a section. It is unknown if the section has no followed class."""
+    """Return the object that Hydra creates from a section, or UNKNOWN if the section's class cannot be interpreted."""
     try:
         return _Reading("", tree, [], {}).make_section(section(settings, key))
     except _ENDS:
@@ -839,7 +839,7 @@ class _Reading:
             and len(sizes) == len(shape)
             and math.prod(sizes) != world
         ):
-            raise _Failed("RuntimeError", f"a device mesh of {shape} for {world} ranks", call)
+            raise _Failed("RuntimeError", f"the device mesh {shape} does not match the {world} ranks", call)
 
     def _call_class(self, name: str, args: Sequence[object], given: Mapping[str, object]) -> object:
         return self.made(self._class(self.module, name), args, given)

@@ -144,7 +144,7 @@ def _look_ups(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, T
 
 
 def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors that a worker raises when it builds the actor and its side of the rollout."""
+    """Yield the errors that a worker raises when it builds the actor and the worker's part of the rollout."""
     worker, method = _ENGINE_WORKER, "init_model"
     if _is_legacy(settings, tree):
         module = "megatron_workers" if is_megatron(settings) else "fsdp_workers"
@@ -254,7 +254,7 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
 
 
 def backend_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield an error for each role whose strategy no engine of upstream's has."""
+    """Yield an error for each role whose strategy is not supported by any of upstream's engines."""
     if _is_legacy(settings, tree):
         return
     for role in roles:
