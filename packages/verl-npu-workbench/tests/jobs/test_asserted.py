@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.jobs.asserted import WORLD, instance, refused, refused_sections, section
+from verl_npu_workbench.jobs.asserted import WORLD, refused, refused_sections
 from verl_npu_workbench.jobs.settings import Settings
+from verl_npu_workbench.jobs.values import instance, section
 
 from verl_npu.registry.source.tree import SourceTree, Target
 

@@ -13,17 +13,39 @@ import contextlib
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
-from verl_npu.registry.source.definition import NAMED, bound_names
 from verl_npu.registry.source.tree import SourceTree, Target
 
+from .changes import MUTATING, MUTATING_CALL, changed_in, leaving, local_names, stored_parts, stores
+from .installed import did_you_mean, has_member, is_file, member_of
 from .settings import Settings
+from .values import (
+    ENDS,
+    PLAIN,
+    UNKNOWN,
+    Class,
+    Dtype,
+    Failed,
+    Foreign,
+    Function,
+    Module,
+    Names,
+    Object,
+    Registry,
+    Section,
+    Unknown,
+    computed,
+    is_instance,
+    is_partly_unknown,
+    is_spoiled,
+    refuse_text,
+    same,
+    section,
+    spoil,
+)
 
 _COMPARES: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
@@ -32,8 +54,8 @@ _COMPARES: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.Is: lambda one, other: _same(one, other),
-    ast.IsNot: lambda one, other: not _same(one, other),
+    ast.Is: lambda one, other: same(one, other),
+    ast.IsNot: lambda one, other: not same(one, other),
     ast.In: lambda one, many: one in many,
     ast.NotIn: lambda one, many: one not in many,
 }
@@ -45,8 +67,6 @@ _COMPUTES: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv,
 }
-_TYPES: Mapping[str, type] = {each.__name__: each for each in (bool, int, float, str, dict, list)}
-_PLAIN = (str, bool, int, float, list, tuple, dict, type(None))
 _BUILTINS: Mapping[str, Callable[..., object]] = {
     "enumerate": lambda values: [*enumerate(values)],
     **{each.__name__: each for each in (bool, int, float, str, list, len, sorted, range)},
@@ -57,143 +77,17 @@ _MOST_REPEATED = 64
 """The greatest number of times that a loop's body is followed."""
 _MOST_STATEMENTS = 30_000
 """The greatest number of statements that are followed for one question."""
-HERE = "in this environment"
 _FOLLOWED = ("torch", "torchdata")
 """Installed packages whose classes refuse upstream's arguments."""
 _UNREAD = frozenset({"tensordict", "transformers"})
 """Large packages whose code refuses no setting before it reads a file."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64"})
-_MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
-_MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(_MUTATING).encode()
 _SECTION_TO_OBJECT = "omega_conf_to_dataclass"
 """Upstream's helper function through which Hydra turns a section into an object of the class in the section's
 `_target_`."""
 _MAX_DEPTH = 8
 """The greatest depth of nested calls. Deeper calls are not followed."""
-
-
-class _Unknown(Exception):
-    """Raised when a value does not follow from the configuration alone."""
-
-
-class _Failed(_Unknown):
-    """Raised when Python would raise an error for an expression with known values."""
-
-    def __init__(self, kind: str, message: object, node: ast.AST) -> None:
-        super().__init__(f"{kind}: {message}: {ast.unparse(node)}")
-
-
-_ENDS = (_Unknown, RecursionError)
-"""The errors that end the interpretation of a call."""
-UNKNOWN = object()
-"""Stands for an unknown value."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """A section of the configuration."""
-
-    values: dict[str, object]
-    """The values of the whole configuration, by full key."""
-    key: str = ""
-    """The full key of the section."""
-
-    def full(self, name: str) -> str:
-        return f"{self.key}.{name}" if self.key else name
-
-    def __contains__(self, name: str) -> bool:
-        key = self.full(name)
-        return key in self.values or any(other.startswith(f"{key}.") for other in self.values)
-
-    def get(self, name: str) -> object:
-        key = self.full(name)
-        value = self.values.get(key, {})
-        # A section may have an entry of its own, without a value.
-        if value == {} and any(other.startswith(f"{key}.") for other in self.values):
-            return _Section(self.values, key)
-        if key not in self.values:
-            return UNKNOWN
-        # Only the running job can resolve the rest of the interpolations; `???` marks a missing value.
-        return UNKNOWN if isinstance(value, str | list) and ("${" in str(value) or value == "???") else value
-
-
-class _Registry(dict[object, object]):
-    """A registry dictionary in upstream's code. If a look-up does not find a name, the names that other modules
-    register are read one after the other, until the name is found."""
-
-    def __init__(self, own: Mapping[object, object], registered: Iterator[tuple[object, object]]) -> None:
-        super().__init__(own)
-        self._registered: Iterator[tuple[object, object]] | None = registered
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self._others()
-
-    def __iter__(self) -> Iterator[object]:
-        for _unused in self._others():
-            pass
-        return super().__iter__()
-
-    def _others(self) -> Iterator[object]:
-        """Read the names that have not been read yet, and yield each of them."""
-        if self._registered is None:
-            raise _Unknown
-        registered, self._registered = self._registered, None
-        for each, value in registered:
-            self[each] = value
-            # An error in the middle leaves the registry incomplete.
-            self._registered = registered
-            yield each
-            self._registered = None
-        self._registered = registered
-
-
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """A class in upstream's code."""
-
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class _Dtype:
-    """A torch data type. It differs from every value of a configuration."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Function:
-    """A function in upstream's code. A nested function also has the local names of the functions around it."""
-
-    module: str
-    node: ast.FunctionDef
-    names: dict[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """An object of one of upstream's classes."""
-
-    of: Target
-    attributes: dict[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Module:
-    """A module that is installed here, or a file of the user's."""
-
-    name: str
-    tree: SourceTree | None
-    """The source of the module's package. None for a file."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Foreign:
-    """A class in a module that is installed here."""
-
-    module: _Module
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,27 +98,6 @@ class _Returned:
 _BREAK, _CONTINUE = _Returned("break"), _Returned("continue")
 _MAYBE_RETURNED, _MAYBE_LEFT = _Returned(UNKNOWN), _Returned("break or continue")
 """The results of statements that may leave the function, or the loop around them, or do neither."""
-
-
-Names = dict[str, object]
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other or (isinstance(one, _Class) and one == other)
-
-
-def section(settings: Settings, key: str = "") -> _Section:
-    """Return a section of the configuration, or the whole configuration, as an argument for an interpreted
-    function."""
-    # Upstream's code may change its lists. An unknown value has no copy.
-    own = {name: deepcopy(each) if isinstance(each, list | dict) else each for name, each in settings.values.items()}
-    return _Section(own, key)
-
-
-def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
-    """Return an object of one of upstream's classes, with the given attributes. If `before` is an earlier state of the
-    object, keep the other attributes of `before`. All other attributes are unknown."""
-    return _Object(of, {**(before.attributes if isinstance(before, _Object) else {}), **attributes})
 
 
 def refused(
@@ -242,14 +115,14 @@ def refused(
         given: the arguments by keyword. Arguments that are not given are unknown, whatever their defaults are.
     """
     said: list[str] = []
-    with contextlib.suppress(*_ENDS):
+    with contextlib.suppress(*ENDS):
         _Reading(target.module, tree, said, known or {}).asked(target, args, given or {})
     yield from dict.fromkeys(said)
 
 
 def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object:
     """Return the value that a function returns, or None if the value cannot be determined."""
-    with contextlib.suppress(*_ENDS):
+    with contextlib.suppress(*ENDS):
         found = _Reading(target.module, tree, [], {}).asked(target, args, {})
         return None if found is UNKNOWN else found
     return None
@@ -259,14 +132,14 @@ def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) 
     """For each rejected section, yield the section's key and the error messages of the class in its `_target_`."""
     for key in keys:
         said: list[str] = []
-        with contextlib.suppress(*_ENDS):
+        with contextlib.suppress(*ENDS):
             _Reading("", tree, said, {}).make_section(section(settings, key))
         yield from ((key, each) for each in dict.fromkeys(said))
 
 
 def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str]:
     """Return the annotated types of the fields of the class in a section's `_target_`."""
-    with contextlib.suppress(*_ENDS):
+    with contextlib.suppress(*ENDS):
         return _Reading("", tree, [], {}).field_types(section(settings, key))
     return {}
 
@@ -275,39 +148,8 @@ def made(settings: Settings, key: str, tree: SourceTree) -> object:
     """Return the object that Hydra creates from a section, or UNKNOWN if the section's class cannot be interpreted."""
     try:
         return _Reading("", tree, [], {}).make_section(section(settings, key))
-    except _ENDS:
+    except ENDS:
         return UNKNOWN
-
-
-def attribute(of: object, *names: str) -> object:
-    """Return an attribute of an object's attribute, and so on."""
-    for name in names:
-        of = of.attributes.get(name, UNKNOWN) if isinstance(of, _Object) else UNKNOWN
-    return of
-
-
-def _leaves(node: ast.AST) -> Iterator[type[ast.AST]]:
-    """Yield the kinds of the statements in `node` that leave the function, or yield, or leave the loop around it."""
-    if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom):
-        yield type(node)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        return
-    loops = isinstance(node, ast.For | ast.AsyncFor | ast.While)
-    for each in ast.iter_child_nodes(node):
-        yield from (kind for kind in _leaves(each) if kind not in (ast.Break, ast.Continue) or not loops)
-
-
-def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
-    """Return the names that only the function's own statements bind. Without a statement that binds it, such a name
-    has no value."""
-    inside = [*ast.walk(function)]
-    elsewhere = (ast.NamedExpr, ast.comprehension, ast.Match, ast.Global, ast.Nonlocal, ast.Lambda, ast.FunctionDef)
-    others = [each for each in inside if isinstance(each, elsewhere) and each is not function]
-    hidden = {getattr(part, "id", "") for each in others for part in ast.walk(each)}
-    hidden |= {name for each in others for name in getattr(each, "names", ())}
-    hidden |= {each.name for each in inside if isinstance(each, ast.FunctionDef | ast.ClassDef)}
-    stored = (each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
-    return frozenset(stored) - hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,13 +177,13 @@ class _Reading:
             match self.tree.nodes(place):
                 case [ast.FunctionDef() | ast.AsyncFunctionDef() as node]:
                     owner = Target(place.module, place.owner) if place.owner else None
-                    own = [_Class(owner)] if owner is not None and _is_class_method(node) else []
+                    own = [Class(owner)] if owner is not None and _is_class_method(node) else []
                     reading = replace(self._within(place.module, owner), enters=True)
                     rest = [*node.args.args, *node.args.kwonlyargs][len(own) + len(args) :]
                     return reading.body(node, [*own, *args], {**{each.arg: UNKNOWN for each in rest}, **given})
                 case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
-                    return self._call(_Class(place), args, given)
-        raise _Unknown
+                    return self._call(Class(place), args, given)
+        raise Unknown
 
     def run(self, statements: Sequence[ast.stmt], names: Names) -> _Returned | None:
         """Follow statements. Return the value of a `return` statement, or None if there was none."""
@@ -374,12 +216,12 @@ class _Reading:
                     self._forget(value, names)
                 self._bind(target, found, names)
             case ast.AugAssign(target=target, op=op, value=value):
-                _spoil(self._value_or_unknown(target, names))
+                spoil(self._value_or_unknown(target, names))
                 self._bind(target, self._value_or_unknown(ast.BinOp(target, op, value), names), names)
             case ast.FunctionDef(name=name, decorator_list=[]) if not any(
                 isinstance(each, ast.Nonlocal) for each in ast.walk(node)
             ):
-                names[name] = _Function(self.module, node, names)
+                names[name] = Function(self.module, node, names)
             case ast.ImportFrom(names=imported):
                 source = self.tree.imported_module(self.module, node)
                 for each in imported:
@@ -406,7 +248,7 @@ class _Reading:
                 return self.run(body, names)
             # Handlers that raise an error change only its message.
             case ast.Try(body=body, handlers=ends, orelse=then, finalbody=final) if all(
-                isinstance(each.body[-1], ast.Raise) and not [*_leaves(each)] for each in ends
+                isinstance(each.body[-1], ast.Raise) and not [*leaving(each)] for each in ends
             ):
                 return self.run([*body, *then, *final], names)
             case ast.Try(body=[ast.Return(value=ast.expr() as value)]) if (
@@ -453,7 +295,7 @@ class _Reading:
         """Mark as unknown everything that a statement may change. Return a result that says whether the statement may
         leave the function or the loop around it."""
         replace(self, said=[])._forget(node, names)
-        leaves = {*_leaves(node)}
+        leaves = {*leaving(node)}
         if ast.Return in leaves:
             return _MAYBE_RETURNED
         return _MAYBE_LEFT if leaves else None
@@ -473,10 +315,10 @@ class _Reading:
             and [type(arg) for arg in each.args[1:2]] == [ast.Constant]
         ]
         for func in functions:
-            if isinstance(func, ast.Attribute) and func.attr in _MUTATING:
+            if isinstance(func, ast.Attribute) and func.attr in MUTATING:
                 changed = self._value_or_unknown(func.value, names)
-                _spoil(changed)
-                if isinstance(changed, _Section):
+                spoil(changed)
+                if isinstance(changed, Section):
                     changed.values[changed.key] = UNKNOWN
                 self._bind(func.value, UNKNOWN, names)
         # What is stored in an attribute is bound below.
@@ -488,16 +330,16 @@ class _Reading:
                 case ast.Attribute(ctx=ast.Store() | ast.Del()):
                     self._bind(each, UNKNOWN, names)
                 case ast.Subscript(value=of, ctx=ast.Store() | ast.Del()):
-                    _spoil(self._value_or_unknown(of, names))
+                    spoil(self._value_or_unknown(of, names))
                     self._bind(each, UNKNOWN, names)
-                case ast.Name(id=name, ctx=ast.Load()) if isinstance(inner := names.get(name), _Function):
+                case ast.Name(id=name, ctx=ast.Load()) if isinstance(inner := names.get(name), Function):
                     if inner.names is names:
                         names[name] = UNKNOWN
                         self._forget(inner.node, names)
-                case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), _Object | dict | list):
+                case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), Object | dict | list):
                     if id(each) not in read:
                         self._change(name, names)
-                    elif id(each) in called and isinstance(known := names[name], _Object):
+                    elif id(each) in called and isinstance(known := names[name], Object):
                         self._forget_state(known)
                     elif id(each) in called:
                         self._change(name, names)
@@ -514,24 +356,24 @@ class _Reading:
     def _change(self, name: str, names: Names) -> None:
         """Mark the contents of an object or a dictionary as unknown."""
         known = names.get(name)
-        _spoil(known)
-        if isinstance(known, _Object):
+        spoil(known)
+        if isinstance(known, Object):
             known.attributes.clear()
-        elif isinstance(known, _Section):
+        elif isinstance(known, Section):
             names[name] = UNKNOWN
 
-    def _forget_state(self, changed: _Object) -> None:
+    def _forget_state(self, changed: Object) -> None:
         """Mark as unknown the attributes of an object, or the parts of them, that one of its methods may have
         changed."""
         for name, value in [*changed.attributes.items()]:
             for part in self._assigned_parts(changed.of, name):
-                if part and isinstance(value, _Section):
+                if part and isinstance(value, Section):
                     value.values[value.full(part)] = UNKNOWN
-                elif part and isinstance(value, _Object):
+                elif part and isinstance(value, Object):
                     value.attributes[part.partition(".")[0]] = UNKNOWN
                 else:
                     changed.attributes.pop(name, None)
-            if not isinstance(value, _Section | _Object | str | int | None):
+            if not isinstance(value, Section | Object | str | int | None):
                 changed.attributes.pop(name, None)
 
     def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
@@ -550,7 +392,7 @@ class _Reading:
 
         def find() -> list[str]:
             members = (each for node in self.tree.nodes(of) for each in getattr(node, "body", ()))
-            return [text for each in members if getattr(each, "name", "") != "__init__" for text in _changed_in(each)]
+            return [text for each in members if getattr(each, "name", "") != "__init__" for text in changed_in(each)]
 
         return self.tree.recall(("changes", of), find)
 
@@ -563,29 +405,29 @@ class _Reading:
                 if isinstance(value, list | tuple) and not any(isinstance(each, ast.Starred) for each in parts):
                     if len(value) != len(parts):
                         message = f"expected {len(parts)} values, got {len(value)}"
-                        self._fail(_Failed("ValueError", message, target))
+                        self._fail(Failed("ValueError", message, target))
                     else:
                         values = [*value]
                 for part, each in zip(parts, values, strict=True):
                     self._bind(part, each, names)
             case ast.Attribute(value=of, attr=name):
                 owner = self._value_or_unknown(of, names)
-                if isinstance(owner, _Object):
+                if isinstance(owner, Object):
                     owner.attributes[name] = value
                     setters = self._defined(self._resolution_order(owner.of), name)
                     if name == "__dict__" or any(isinstance(nodes[0], ast.FunctionDef) for _unused, nodes in setters):
                         owner.attributes.clear()
-                elif isinstance(owner, _Section):
+                elif isinstance(owner, Section):
                     owner.values[owner.full(name)] = value
             case ast.Subscript(value=of, slice=index) if isinstance(
                 owner := self._value_or_unknown(of, names), dict
             ) and (isinstance(key := self._value_or_unknown(index, names), str | int)):
                 owner[key] = value
             case ast.Subscript(value=of) if isinstance(owner := self._value_or_unknown(of, names), dict | list):
-                _spoil(owner)
+                spoil(owner)
             # Only this part of the object may change.
             case ast.Subscript(value=ast.Attribute(value=of, attr=name)) if isinstance(
-                owner := self._value_or_unknown(of, names), _Object
+                owner := self._value_or_unknown(of, names), Object
             ):
                 owner.attributes[name] = UNKNOWN
             case _:
@@ -593,7 +435,7 @@ class _Reading:
                     if isinstance(each, ast.Name):
                         self._change(each.id, names)
 
-    def _fail(self, failed: _Failed) -> None:
+    def _fail(self, failed: Failed) -> None:
         # After another error, it may only follow from that one.
         if not self.said:
             self.said.append(str(failed))
@@ -601,10 +443,10 @@ class _Reading:
     def _value_or_unknown(self, node: ast.expr, names: Names) -> object:
         try:
             return self._value(node, names)
-        except _Failed as failed:
+        except Failed as failed:
             self._fail(failed)
             return UNKNOWN
-        except (_Unknown, TypeError, ValueError, ArithmeticError, LookupError):
+        except (Unknown, TypeError, ValueError, ArithmeticError, LookupError):
             return UNKNOWN
 
     def _holds(self, test: ast.expr, names: Names) -> bool | None:
@@ -621,8 +463,8 @@ class _Reading:
 
     def _value(self, node: ast.expr, names: Names) -> Any:
         value = self._evaluate(node, names)
-        if value is UNKNOWN or _is_spoiled(value):
-            raise _Unknown
+        if value is UNKNOWN or is_spoiled(value):
+            raise Unknown
         return value
 
     def _evaluate(self, node: ast.expr, names: Names) -> Any:
@@ -630,15 +472,15 @@ class _Reading:
             case ast.Constant(value=value):
                 return value
             case ast.Name(id=name) if name in self.local and name not in names:
-                raise _Failed("UnboundLocalError", "a variable without a value", node)
+                raise Failed("UnboundLocalError", "a variable without a value", node)
             case ast.Name(id=name):
                 return names[name] if name in names else self._global(name)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _DTYPES and "torch" not in names:
-                return _Dtype(name)
+                return Dtype(name)
             case ast.Attribute(value=owner, attr=name):
                 of = self._value(owner, names)
                 if of is None:
-                    raise _Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", node)
+                    raise Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", node)
                 return self._attribute(of, name)
             case ast.BoolOp(op=op, values=values):
                 return self._either(isinstance(op, ast.Or), values, names)
@@ -652,18 +494,18 @@ class _Reading:
             case ast.BinOp(left=ast.Call(func=ast.Name(id="len")), op=ast.FloorDiv() | ast.Mod(), right=right) if (
                 self._value(right, names) == 0
             ):
-                raise _Failed("ZeroDivisionError", "division by zero", node)
+                raise Failed("ZeroDivisionError", "division by zero", node)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMPUTES:
-                return _computed(node, _COMPUTES[type(op)], self._value(left, names), self._value(right, names))
+                return computed(node, _COMPUTES[type(op)], self._value(left, names), self._value(right, names))
             case ast.Compare(left=left, ops=ops, comparators=others):
                 sides = [self._value_or_unknown(each, names) for each in (left, *others)]
                 if UNKNOWN in sides:
-                    _refuse_text(node, ops, sides)
-                    raise _Unknown
-                if any(isinstance(op, ast.Eq | ast.NotEq) for op in ops) and any(map(_is_partly_unknown, sides)):
-                    raise _Unknown
+                    refuse_text(node, ops, sides)
+                    raise Unknown
+                if any(isinstance(op, ast.Eq | ast.NotEq) for op in ops) and any(map(is_partly_unknown, sides)):
+                    raise Unknown
                 pairs = zip(ops, sides, sides[1:], strict=False)
-                return all(_computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
+                return all(computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
             case ast.List(elts=parts) | ast.Set(elts=parts):
                 return [self._value(part, names) for part in parts]
             case ast.Tuple(elts=parts):
@@ -676,12 +518,12 @@ class _Reading:
                 return self._value(of, names)[slice(*ends)]
             case ast.Subscript(value=of, slice=index):
                 owner, key = self._value(of, names), self._value(index, names)
-                return owner.get(key) if isinstance(owner, _Section) else _computed(node, operator.getitem, owner, key)
+                return owner.get(key) if isinstance(owner, Section) else computed(node, operator.getitem, owner, key)
             case ast.JoinedStr(values=parts):
                 return "".join(self._shown(part, names) for part in parts)
             case ast.Call():
                 return self._called(node, names)
-        raise _Unknown
+        raise Unknown
 
     def _shown(self, part: ast.expr, names: Names) -> str:
         if not isinstance(part, ast.FormattedValue):
@@ -691,27 +533,27 @@ class _Reading:
         return format(value, self._value(part.format_spec, names) if part.format_spec else "")
 
     def _attribute(self, owner: object, name: str) -> object:
-        if isinstance(owner, _Section):
+        if isinstance(owner, Section):
             return owner.get(name)
-        if isinstance(owner, _Module) and owner.tree is self.tree:
+        if isinstance(owner, Module) and owner.tree is self.tree:
             return replace(self, module=owner.name)._global(name)
-        if isinstance(owner, _Object) and name in owner.attributes:
+        if isinstance(owner, Object) and name in owner.attributes:
             return owner.attributes[name]
-        if isinstance(owner, _Class | _Object):
-            place = owner.target if isinstance(owner, _Class) else owner.of
+        if isinstance(owner, Class | Object):
+            place = owner.target if isinstance(owner, Class) else owner.of
             for _unused, nodes in self._defined([place], name):
                 match nodes:
-                    case [ast.Assign(value=ast.Constant(value=value))] if isinstance(owner, _Class):
+                    case [ast.Assign(value=ast.Constant(value=value))] if isinstance(owner, Class):
                         text = self.tree.read(place.module) or b""
                         if re.search(rb"(?<!self)\.%s [-+*/|]?=(?!=)" % name.encode(), text):
-                            raise _Unknown
+                            raise Unknown
                         return value
                     # A method may set a single value, but not the list of the known ones.
                     case [ast.Assign(value=ast.List() as value)]:
                         return self._value(value, {})
                     case [ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)]:
                         return self._constant(Target(place.module, f"{place.qualname}.{name}"), value)
-        raise _Unknown
+        raise Unknown
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:
         value: Any = None
@@ -728,61 +570,61 @@ class _Reading:
             # Like Python, before the arguments.
             self._value_or_unknown(call.func, names)
         if any(isinstance(each, ast.Starred) for each in call.args):
-            raise _Unknown
+            raise Unknown
         args = [self._value_or_unknown(each, names) for each in call.args]
         given = self._keywords(call, names)
         match call.func:
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if self.within is not None:
-                if isinstance(owner := names.get("self"), _Object):
+                if isinstance(owner := names.get("self"), Object):
                     return self._method(self._bases(self.within), name, owner, args, given)
-            case ast.Attribute(value=ast.Name(id="object"), attr="__setattr__") if isinstance(args[0], _Object):
+            case ast.Attribute(value=ast.Name(id="object"), attr="__setattr__") if isinstance(args[0], Object):
                 if not isinstance(args[1], str):
                     args[0].attributes.clear()
-                    raise _Unknown
+                    raise Unknown
                 args[0].attributes[args[1]] = args[2]
                 return None
             case ast.Attribute(value=ast.Name(id="importlib"), attr="import_module") if isinstance(args[0], str):
                 return self._module(args[0], call)
-            case ast.Attribute(attr="spec_from_file_location") if isinstance(args[1], str) and _is_file(args[1]):
-                return _Module(args[1], None)
-            case ast.Attribute(attr="module_from_spec") if isinstance(args[0], _Module):
+            case ast.Attribute(attr="spec_from_file_location") if isinstance(args[1], str) and is_file(args[1]):
+                return Module(args[1], None)
+            case ast.Attribute(attr="module_from_spec") if isinstance(args[0], Module):
                 return args[0]
-            case ast.Attribute(attr="exists") if isinstance(args[0], str) and _is_file(args[0]):
+            case ast.Attribute(attr="exists") if isinstance(args[0], str) and is_file(args[0]):
                 return True
             case ast.Attribute(attr="deepcopy") if isinstance(args[0], list):
                 return [*args[0]]
             case ast.Attribute(attr="get") if ast.unparse(call.func) == "sys.modules.get":
                 return None
-            case ast.Name(id="hasattr") if isinstance(args[0], _Module) and isinstance(args[1], str):
-                return _has(args[0], args[1])
-            case ast.Attribute(value=ast.Name(id="OmegaConf"), attr="select") if isinstance(args[0], _Section):
+            case ast.Name(id="hasattr") if isinstance(args[0], Module) and isinstance(args[1], str):
+                return has_member(args[0], args[1])
+            case ast.Attribute(value=ast.Name(id="OmegaConf"), attr="select") if isinstance(args[0], Section):
                 return self._looked_up(args[0], args[1], given.get("default"))
             case ast.Attribute(value=of, attr=name):
                 owner = self._value(of, names)
                 if owner is None:
-                    raise _Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", call.func)
+                    raise Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", call.func)
                 return self._call_method(owner, name, args, given)
-            case ast.Name(id="getattr") if isinstance(args[0], _Object | _Module) and isinstance(args[1], str):
-                if isinstance(args[0], _Object):
+            case ast.Name(id="getattr") if isinstance(args[0], Object | Module) and isinstance(args[1], str):
+                if isinstance(args[0], Object):
                     return self._attribute(args[0], args[1])
-                return args[2] if args[2:] and not _has(args[0], args[1]) else _member(args[0], args[1], call)
-            case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
+                return args[2] if args[2:] and not has_member(args[0], args[1]) else member_of(args[0], args[1], call)
+            case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], Section):
                 return self.make_section(args[0])
             case ast.Name(id="isinstance"):
-                return _is_instance(args[0], call.args[1])
+                return is_instance(args[0], call.args[1])
             case ast.Name(id="dict") if not args:
                 return given
             case ast.Name(id=name) if name in _BUILTINS and args and not given:
                 long = any(isinstance(each, range) and each[_MOST_REPEATED:] for each in args)
-                if long or not all(isinstance(each, (*_PLAIN, range)) for each in args):
-                    raise _Unknown
-                return _computed(call, _BUILTINS[name], *args)
+                if long or not all(isinstance(each, (*PLAIN, range)) for each in args):
+                    raise Unknown
+                return computed(call, _BUILTINS[name], *args)
             case ast.Name(id="init_device_mesh"):
                 self._check_mesh(given.get("mesh_shape", args[1] if len(args) > 1 else UNKNOWN), call)
-                raise _Unknown
+                raise Unknown
             case ast.Name(id=name):
                 return self._call(names[name] if name in names else self._global(name), args, given)
-        raise _Unknown
+        raise Unknown
 
     def _keywords(self, call: ast.Call, names: Names) -> dict[str, object]:
         given: dict[str, object] = {}
@@ -793,41 +635,41 @@ class _Reading:
             elif isinstance(value, dict):
                 given.update(value)
             else:
-                raise _Unknown
+                raise Unknown
         return given
 
     def _call_method(self, owner: Any, name: str, args: Sequence[Any], given: Mapping[str, object]) -> object:
         """Follow a method of one of upstream's classes or objects, or evaluate a method of a Python type."""
         match owner:
-            case _Module():
+            case Module():
                 return self._call(self._attribute(owner, name), args, given)
-            case _Class(target=target):
+            case Class(target=target):
                 return self._method(self._resolution_order(target), name, None, args, given)
-            case _Object(of=of):
+            case Object(of=of):
                 return self._method(self._resolution_order(of), name, owner, args, given)
             case str() if name in _STRING_METHODS and not given and UNKNOWN not in args:
                 return getattr(owner, name)(*args)
-            case _Section() | dict() if name == "get" and not given:
+            case Section() | dict() if name == "get" and not given:
                 return self._looked_up(owner, *args)
             case dict() if name == "keys":
                 return list(owner)
             case dict() if name == "update" and not args:
                 return owner.update(given)
-            case dict() | list() if name in _MUTATING:
-                _spoil(owner)
-        raise _Unknown
+            case dict() | list() if name in MUTATING:
+                spoil(owner)
+        raise Unknown
 
     def _call(self, called: object, args: Sequence[object], given: Mapping[str, object]) -> object:
-        if isinstance(called, _Class):
+        if isinstance(called, Class):
             return self.made(called.target, args, given)
-        if isinstance(called, _Foreign):
+        if isinstance(called, Foreign):
             module = called.module
             if module.tree is None:
-                raise _Unknown
+                raise Unknown
             return replace(self, tree=module.tree, module=module.name)._call_class(called.name, args, given)
-        if isinstance(called, _Function):
+        if isinstance(called, Function):
             return self._within(called.module, None).body(called.node, args, given, called.names)
-        raise _Unknown
+        raise Unknown
 
     def _check_mesh(self, shape: object, call: ast.Call) -> None:
         """Torch raises an error for a mesh that is larger than the world, and in a rank that is not in the mesh."""
@@ -839,30 +681,32 @@ class _Reading:
             and len(sizes) == len(shape)
             and math.prod(sizes) != world
         ):
-            raise _Failed("RuntimeError", f"the device mesh {shape} does not match the {world} ranks", call)
+            raise Failed("RuntimeError", f"the device mesh {shape} does not match the {world} ranks", call)
 
     def _call_class(self, name: str, args: Sequence[object], given: Mapping[str, object]) -> object:
         return self.made(self._class(self.module, name), args, given)
 
-    def _module(self, name: str, call: ast.Call) -> _Module:
+    def _module(self, name: str, call: ast.Call) -> Module:
         """Return a module that is installed here, and that upstream imports by name."""
         package = name.partition(".")[0]
         tree = self.tree.recall(("installed", package), lambda: SourceTree.installed((package,)))
         if package not in tree:
-            raise _Unknown
+            raise Unknown
         if tree.read(name) is None and not tree.is_package(name):
             if tree.is_compiled(name):
-                raise _Unknown
+                raise Unknown
             above, _unused, last = name.rpartition(".")
-            raise _Failed("ModuleNotFoundError", f"no module named {name}{_near(last, tree.modules_in(above))}", call)
-        return _Module(name, tree)
+            raise Failed(
+                "ModuleNotFoundError", f"no module named {name}{did_you_mean(last, tree.modules_in(above))}", call
+            )
+        return Module(name, tree)
 
-    def _looked_up(self, owner: _Section | dict[str, object], name: object, default: object = None) -> object:
+    def _looked_up(self, owner: Section | dict[str, object], name: object, default: object = None) -> object:
         if not isinstance(name, str):
-            raise _Unknown
+            raise Unknown
         return owner.get(name) if name in owner else default
 
-    def make_section(self, of: _Section) -> object:
+    def make_section(self, of: Section) -> object:
         """Return the object that Hydra makes from a section. Hydra instantiates the `_target_` classes of the section
         and its subsections."""
         names = (key.removeprefix(f"{of.key}.") for key in of.values if key.startswith(f"{of.key}."))
@@ -871,23 +715,23 @@ class _Reading:
         return self.made(self._named_class(of), [], given)
 
     def _in_section(self, value: object) -> object:
-        if isinstance(value, _Section) and "_target_" in value:
+        if isinstance(value, Section) and "_target_" in value:
             try:
                 return self.make_section(value)
-            except _Unknown:
+            except Unknown:
                 return UNKNOWN
         return value
 
-    def _named_class(self, of: _Section) -> Target:
+    def _named_class(self, of: Section) -> Target:
         """Return the class in a section's `_target_`."""
         module, _unused, name = str(of.get("_target_")).rpartition(".")
         # A package may get the class from one of its modules by `from … import *`.
         for place in (module, *self.tree.modules_below(module)) if module else ():
-            with contextlib.suppress(_Unknown):
+            with contextlib.suppress(Unknown):
                 return self._class(place, name)
-        raise _Unknown
+        raise Unknown
 
-    def field_types(self, of: _Section) -> dict[str, str]:
+    def field_types(self, of: Section) -> dict[str, str]:
         """Return the annotated types of the fields of the class in a section's `_target_`."""
         found: dict[str, str] = {}
         for each in reversed(self._resolution_order(self._named_class(of))):
@@ -904,11 +748,11 @@ class _Reading:
         package = module.partition(".")[0]
         try:
             if package in _FOLLOWED and package not in self.tree:
-                return _Foreign(self._module(module, ast.Call(ast.Name(module), [], [])), name)
+                return Foreign(self._module(module, ast.Call(ast.Name(module), [], [])), name)
             return replace(self, module=module)._global(name)
-        except _Failed as failed:
+        except Failed as failed:
             self._fail(failed)
-        except _Unknown:
+        except Unknown:
             pass
         return UNKNOWN
 
@@ -922,25 +766,25 @@ class _Reading:
                     if source.partition(".")[0] in _FOLLOWED:
                         return self._imported(source, first)
                     if self.tree.read(f"{source}.{first}") is not None and not self.tree.nodes(Target(source, first)):
-                        return _Module(f"{source}.{first}", self.tree)
+                        return Module(f"{source}.{first}", self.tree)
                 case [ast.Import(names=[ast.alias(name=full, asname=str())])] if self.tree.read(full) is not None:
-                    return _Module(full, self.tree)
+                    return Module(full, self.tree)
                 case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
-                    return _Class(place)
+                    return Class(place)
                 case [ast.FunctionDef(decorator_list=[]) as node]:
-                    return _Function(place.module, node, {})
+                    return Function(place.module, node, {})
                 case [ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value)]:
                     return self._constant(place, value)
-        raise _Unknown
+        raise Unknown
 
     def _constant(self, place: Target, value: ast.expr) -> object:
         text = self.tree.read(place.module) or b""
-        stored = self.tree.recall(("stored", place.module), lambda: _stored_parts(self.tree.parse(place.module)))
-        if place.name in stored or re.search(_MUTATING_CALL % ((re.escape(place.name.encode()),) * 2), text):
-            raise _Unknown
+        stored = self.tree.recall(("stored", place.module), lambda: stored_parts(self.tree.parse(place.module)))
+        if place.name in stored or re.search(MUTATING_CALL % ((re.escape(place.name.encode()),) * 2), text):
+            raise Unknown
         found = replace(self._within(place.module, None), local=frozenset())._value(value, {})
         if isinstance(found, dict):
-            return self.tree.recall(("registry", place), lambda: _Registry(found, self._registered(place)))
+            return self.tree.recall(("registry", place), lambda: Registry(found, self._registered(place)))
         return found
 
     def _registered(self, registry: Target) -> Iterator[tuple[object, object]]:
@@ -948,14 +792,14 @@ class _Reading:
         the nearest modules come first.
 
         Raises:
-            _Unknown: a registered name is unknown.
+            Unknown: a registered name is unknown.
         """
         places: list[ast.AST | None] = [self.tree.parse(registry.module)]
         if registry.owner:
             places = [*self.tree.nodes(Target(registry.module, registry.owner))]
         inside = [each for place in places for each in getattr(place, "body", ())]
         functions = [node for node in inside if isinstance(node, ast.FunctionDef)]
-        stored = [each.name for each in functions if _stores(each, registry)]
+        stored = [each.name for each in functions if stores(each, registry)]
         if not stored:
             return
         words = [f".{stored[0]}("] if registry.owner else stored
@@ -972,13 +816,13 @@ class _Reading:
         for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, ast.FunctionDef):
                 # The other decorators of upstream's functions only warn.
-                functions |= {id(each): _Function(module, node, {}) for each in node.decorator_list}
+                functions |= {id(each): Function(module, node, {}) for each in node.decorator_list}
             match node:
                 case ast.Call(func=ast.Attribute(value=of, attr=name), args=args) if (
                     registry.owner and name in stored and self._is_registry(module, of, registry)
                 ):
                     if not args:
-                        raise _Unknown
+                        raise Unknown
                     yield reading._value(args[0], {}), functions.get(id(node), UNKNOWN)
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if (
                     not registry.owner and name in stored and self._refers_to(module, name, registry.module)
@@ -989,7 +833,7 @@ class _Reading:
         """Return whether an expression in `module` is the class of a registry, or one of its subclasses.
 
         Raises:
-            _Unknown: the expression may be anything.
+            Unknown: the expression may be anything.
         """
         name = of.id if isinstance(of, ast.Name) else ""
         if getattr(of, "attr", "") == registry.owner or (name and self._refers_to(module, name, registry.module)):
@@ -1020,7 +864,7 @@ class _Reading:
         self,
         line: Sequence[Target],
         name: str,
-        owner: _Object | None,
+        owner: Object | None,
         args: Sequence[object],
         given: Mapping[str, object],
     ) -> object:
@@ -1034,18 +878,18 @@ class _Reading:
                 case [ast.FunctionDef(decorator_list=[ast.Name(id="staticmethod")]) as node]:
                     return self._within(each.module, each).body(node, args, given)
                 case [ast.FunctionDef() as node] if _is_class_method(node):
-                    return self._within(each.module, each).body(node, [_Class(line[0]), *args], given)
+                    return self._within(each.module, each).body(node, [Class(line[0]), *args], given)
             break
         if owner is not None:
             self._forget_state(owner)
         for argument in args:
-            if isinstance(argument, _Object):
+            if isinstance(argument, Object):
                 argument.attributes.clear()
-        raise _Unknown
+        raise Unknown
 
     def _within(self, module: str, within: Target | None) -> _Reading:
         if self.depth > _MAX_DEPTH:
-            raise _Unknown
+            raise Unknown
         return replace(self, module=module, within=within, depth=self.depth + 1, enters=False)
 
     def body(
@@ -1057,9 +901,9 @@ class _Reading:
     ) -> object:
         """Interpret a function's body with the given arguments and the names of the enclosing scope, and return the
         result."""
-        kinds = self.tree.recall(("kinds", node), lambda: {kind for each in node.body for kind in _leaves(each)})
+        kinds = self.tree.recall(("kinds", node), lambda: {kind for each in node.body for kind in leaving(each)})
         if {ast.Yield, ast.YieldFrom} & kinds:
-            raise _Unknown
+            raise Unknown
         taken = node.args
         names: Names = dict(around or {})
         defaults = [*taken.defaults, *(each or ast.Name("None") for each in taken.kw_defaults)]
@@ -1070,16 +914,16 @@ class _Reading:
         for parameter in parameters[len(args) :]:
             names.setdefault(parameter.arg, UNKNOWN)
         names |= {each.arg: UNKNOWN for each in (taken.vararg, taken.kwarg) if each is not None}
-        local = self.tree.recall(("local", node), lambda: _local_names(node))
+        local = self.tree.recall(("local", node), lambda: local_names(node))
         ended = replace(self, local=local).run(node.body, names)
         return None if ended is None else ended.value
 
-    def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
+    def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> Object:
         """Return a stand-in for a new instance of a class, after interpreting its `__init__`, or its `__post_init__`
         if it is a dataclass."""
-        made, line = _Object(target), self._resolution_order(target)
+        made, line = Object(target), self._resolution_order(target)
         if any(map(self._is_made_elsewhere, line)):
-            raise _Unknown
+            raise Unknown
         if any(self._defined(line, "__init__")):
             self._method(line, "__init__", made, args, given)
             return made
@@ -1122,7 +966,7 @@ class _Reading:
                 if isinstance(base, ast.Name):
                     try:
                         found += self._resolution_order(self._class(target.module, base.id))
-                    except _Unknown:
+                    except Unknown:
                         continue
         return found
 
@@ -1137,7 +981,7 @@ class _Reading:
                 if isinstance(base, ast.Name):
                     try:
                         self._class(target.module, base.id)
-                    except _Unknown:
+                    except Unknown:
                         return False
                 elif ast.unparse(base) != "collections.abc.Mapping":
                     return False
@@ -1150,153 +994,8 @@ class _Reading:
         for place in self._places(Target(module, name)):
             if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
                 return place
-        raise _Unknown
-
-
-def _spoil(value: object) -> None:
-    """Mark the contents of a list or a dictionary as unknown under all its names, and those of its parts."""
-    parts: list[object] = []
-    if isinstance(value, dict):
-        parts = [*value.values()]
-        value.clear()
-        value[UNKNOWN] = UNKNOWN
-    elif isinstance(value, list):
-        parts = [*value]
-        value[:] = [UNKNOWN]
-    for each in value if isinstance(value, tuple) else parts:
-        _spoil(each)
-
-
-def _is_spoiled(value: object) -> bool:
-    return isinstance(value, dict | list) and UNKNOWN in (value.keys() if isinstance(value, dict) else value[:1])
-
-
-def _stored_parts(module: ast.Module | None) -> frozenset[str]:
-    """Return the tables to whose parts a module assigns outside its functions."""
-    outside = [each for each in module.body if not isinstance(each, NAMED)] if module else []
-    stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
-    return frozenset(ast.unparse(each.value) for each in stores if isinstance(each.ctx, ast.Store))
-
-
-def _is_partly_unknown(value: object) -> bool:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return value is UNKNOWN or isinstance(value, _Object) or any(map(_is_partly_unknown, parts))
-
-
-def _computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
-    """Call one of Python's functions. Its error is upstream's error if all values have plain types."""
-    try:
-        return function(*values)
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        if all(type(each) in _PLAIN for each in values):
-            raise _Failed(type(error).__name__, error, node) from error
-        raise _Unknown from error
-
-
-def _refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
-    """Refuse a text that is greater or smaller than an unknown value: upstream only compares numbers with settings."""
-    sides = zip((node.left, *node.comparators), values, strict=True)
-    texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
-    if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):
-        raise _Failed("TypeError", f"{texts[0]} is no number", node)
-
-
-def _is_file(path: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return path.endswith(".py") and Path(path).is_absolute() and Path(path).is_file()
-    return False
-
-
-def _has(module: _Module, name: str) -> bool:
-    """Return whether a module binds a name.
-
-    Raises:
-        _Unknown: its source does not show this.
-    """
-    tree = module.tree
-    try:
-        text = Path(module.name).read_bytes() if tree is None else tree.read(module.name)
-        bound = bound_names(ast.parse(text or "").body) if tree is None else tree.nodes(Target(module.name, name))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise _Unknown from error
-    if text is None:
-        raise _Unknown
-    if (name in bound if tree is None else bound) or (tree is not None and name in tree.modules_in(module.name)):
-        return True
-    if re.search(rb"import \*|__getattr__|globals\(|exec\(|sys\.modules|setattr\(", text):
-        raise _Unknown
-    return False
-
-
-def _near(name: str, names: Iterable[str]) -> str:
-    """Say which name was meant or, if that is not clear, that other versions of a package may have the name."""
-    return "".join(f", but {each}" for each in get_close_matches(name, names, n=1, cutoff=0.8)) or f" {HERE}"
-
-
-def _member(module: _Module, name: str, call: ast.Call) -> object:
-    """Return a class of a module that is installed here. Its other members are unknown."""
-    if not _has(module, name):
-        near = _near(
-            name, bound_names(parsed.body) if module.tree and (parsed := module.tree.parse(module.name)) else ()
-        )
-        raise _Failed("AttributeError", f"module {module.name} has no attribute {name}{near}", call)
-    if module.tree is None:
-        raise _Unknown
-    return _Foreign(module, name)
-
-
-def _is_instance(value: object, kinds: ast.expr) -> bool:
-    each = [kinds]
-    while any(isinstance(kind, ast.BinOp | ast.Tuple) for kind in each):
-        each = [
-            part
-            for kind in each
-            for part in ([kind.left, kind.right] if isinstance(kind, ast.BinOp) else getattr(kind, "elts", [kind]))
-        ]
-    named = {kind.id if isinstance(kind, ast.Name) else "" for kind in each}
-    if named == {"Enum"} and isinstance(value, str):
-        return False
-    # A list of the configuration is a ListConfig, and a list of upstream's is not.
-    if named >= {"list", "ListConfig"} and isinstance(value, list):
-        return True
-    known = named - {"ListConfig", "DictConfig"}
-    if value is UNKNOWN or isinstance(value, _Section) or not _TYPES.keys() >= known:
-        raise _Unknown
-    if isinstance(value, list | dict) and known & {"list", "dict"}:
-        raise _Unknown
-    return isinstance(value, tuple(_TYPES[name] for name in known))
-
-
-def _changed_in(function: ast.AST) -> Iterator[str]:
-    """Yield what a function assigns to, or changes with a method, as text. Local names for parts of an attribute are
-    replaced by these parts."""
-    inside = list(ast.walk(function))
-    names: dict[str, str] = {}
-    for each in inside:
-        match each:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() as value):
-                first, dot, rest = ast.unparse(value).partition(".")
-                names[name] = names.get(first, first) + dot + rest
-    for each in inside:
-        match each:
-            case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
-                text = ast.unparse(each)
-            case ast.Call(func=ast.Attribute(value=of, attr=attr)) if attr in _MUTATING:
-                text = ast.unparse(of)
-            case _:
-                continue
-        found = re.match(r"\w+", text)
-        yield names.get(found[0], found[0]) + text[found.end() :] if found else text
+        raise Unknown
 
 
 def _is_class_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return [ast.unparse(each) for each in function.decorator_list] == ["classmethod"]
-
-
-def _stores(function: ast.FunctionDef, registry: Target) -> bool:
-    """Return whether a function stores something in the dictionary `registry`, of a module or of a class."""
-    names = {f"{owner}.{registry.name}" for owner in ("cls", registry.owner)} if registry.owner else {registry.name}
-    return any(
-        isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) in names
-        for each in ast.walk(function)
-    )

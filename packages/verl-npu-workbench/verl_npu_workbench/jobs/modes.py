@@ -9,9 +9,10 @@ from verl_npu.findings import Finding, error
 from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import refused, section
+from .asserted import refused
 from .keys import MODE
 from .settings import Settings
+from .values import section
 
 _TRAINERS, _DECORATOR = "verl.trainer.ppo.v1", "register_trainer"
 _CODE = "trainer-mode"

@@ -12,7 +12,7 @@ from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree
 
 from . import validated
-from .asserted import HERE
+from .installed import HERE
 from .keys import BATCH, ESTIMATOR, MODEL, ROLLOUT, is_megatron, is_separate, rollout_npus
 from .layout import parallelism_of
 from .modes import mode_findings

@@ -13,18 +13,7 @@ from dataclasses import dataclass
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import (
-    UNKNOWN,
-    WORLD,
-    attribute,
-    field_types,
-    instance,
-    made,
-    refused,
-    refused_sections,
-    returned,
-    section,
-)
+from .asserted import WORLD, field_types, made, refused, refused_sections, returned
 from .keys import (
     ACTOR,
     CRITIC,
@@ -41,6 +30,7 @@ from .keys import (
     is_megatron,
 )
 from .settings import Settings
+from .values import UNKNOWN, attribute, instance, section
 
 _ALGORITHMS = "verl.trainer.ppo.core_algos"
 _KL = Target(_ALGORITHMS, "kl_penalty")

@@ -1,0 +1,75 @@
+"""The names and objects that a statement of upstream's source may change."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from verl_npu.registry.source.definition import NAMED
+from verl_npu.registry.source.tree import Target
+
+MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
+MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(MUTATING).encode()
+
+
+def leaving(node: ast.AST) -> Iterator[type[ast.AST]]:
+    """Yield the kinds of the statements in `node` that leave the function, or yield, or leave the loop around it."""
+    if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom):
+        yield type(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    loops = isinstance(node, ast.For | ast.AsyncFor | ast.While)
+    for each in ast.iter_child_nodes(node):
+        yield from (kind for kind in leaving(each) if kind not in (ast.Break, ast.Continue) or not loops)
+
+
+def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
+    """Return the names that only the function's own statements bind. Without a statement that binds it, such a name
+    has no value."""
+    inside = [*ast.walk(function)]
+    elsewhere = (ast.NamedExpr, ast.comprehension, ast.Match, ast.Global, ast.Nonlocal, ast.Lambda, ast.FunctionDef)
+    others = [each for each in inside if isinstance(each, elsewhere) and each is not function]
+    hidden = {getattr(part, "id", "") for each in others for part in ast.walk(each)}
+    hidden |= {name for each in others for name in getattr(each, "names", ())}
+    hidden |= {each.name for each in inside if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    stored = (each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
+    return frozenset(stored) - hidden
+
+
+def stored_parts(module: ast.Module | None) -> frozenset[str]:
+    """Return the tables to whose parts a module assigns outside its functions."""
+    outside = [each for each in module.body if not isinstance(each, NAMED)] if module else []
+    stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
+    return frozenset(ast.unparse(each.value) for each in stores if isinstance(each.ctx, ast.Store))
+
+
+def changed_in(function: ast.AST) -> Iterator[str]:
+    """Yield what a function assigns to, or changes with a method, as text. Local names for parts of an attribute are
+    replaced by these parts."""
+    inside = list(ast.walk(function))
+    names: dict[str, str] = {}
+    for each in inside:
+        match each:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() as value):
+                first, dot, rest = ast.unparse(value).partition(".")
+                names[name] = names.get(first, first) + dot + rest
+    for each in inside:
+        match each:
+            case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                text = ast.unparse(each)
+            case ast.Call(func=ast.Attribute(value=of, attr=attr)) if attr in MUTATING:
+                text = ast.unparse(of)
+            case _:
+                continue
+        found = re.match(r"\w+", text)
+        yield names.get(found[0], found[0]) + text[found.end() :] if found else text
+
+
+def stores(function: ast.FunctionDef, registry: Target) -> bool:
+    """Return whether a function stores something in the dictionary `registry`, of a module or of a class."""
+    names = {f"{owner}.{registry.name}" for owner in ("cls", registry.owner)} if registry.owner else {registry.name}
+    return any(
+        isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) in names
+        for each in ast.walk(function)
+    )

@@ -1,0 +1,230 @@
+"""The values that `asserted` follows through upstream's source: settings, upstream's objects, and unknown values."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_npu.registry.source.tree import SourceTree, Target
+
+from .settings import Settings
+
+TYPES: Mapping[str, type] = {each.__name__: each for each in (bool, int, float, str, dict, list)}
+PLAIN = (str, bool, int, float, list, tuple, dict, type(None))
+
+
+class Unknown(Exception):
+    """Raised when a value does not follow from the configuration alone."""
+
+
+class Failed(Unknown):
+    """Raised when Python would raise an error for an expression with known values."""
+
+    def __init__(self, kind: str, message: object, node: ast.AST) -> None:
+        super().__init__(f"{kind}: {message}: {ast.unparse(node)}")
+
+
+ENDS = (Unknown, RecursionError)
+"""The errors that end the interpretation of a call."""
+UNKNOWN = object()
+"""Stands for an unknown value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the configuration."""
+
+    values: dict[str, object]
+    """The values of the whole configuration, by full key."""
+    key: str = ""
+    """The full key of the section."""
+
+    def full(self, name: str) -> str:
+        return f"{self.key}.{name}" if self.key else name
+
+    def __contains__(self, name: str) -> bool:
+        key = self.full(name)
+        return key in self.values or any(other.startswith(f"{key}.") for other in self.values)
+
+    def get(self, name: str) -> object:
+        key = self.full(name)
+        value = self.values.get(key, {})
+        # A section may have an entry of its own, without a value.
+        if value == {} and any(other.startswith(f"{key}.") for other in self.values):
+            return Section(self.values, key)
+        if key not in self.values:
+            return UNKNOWN
+        # Only the running job can resolve the rest of the interpolations; `???` marks a missing value.
+        return UNKNOWN if isinstance(value, str | list) and ("${" in str(value) or value == "???") else value
+
+
+class Registry(dict[object, object]):
+    """A registry dictionary in upstream's code. If a look-up does not find a name, the names that other modules
+    register are read one after the other, until the name is found."""
+
+    def __init__(self, own: Mapping[object, object], registered: Iterator[tuple[object, object]]) -> None:
+        super().__init__(own)
+        self._registered: Iterator[tuple[object, object]] | None = registered
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self._others()
+
+    def __iter__(self) -> Iterator[object]:
+        for _unused in self._others():
+            pass
+        return super().__iter__()
+
+    def _others(self) -> Iterator[object]:
+        """Read the names that have not been read yet, and yield each of them."""
+        if self._registered is None:
+            raise Unknown
+        registered, self._registered = self._registered, None
+        for each, value in registered:
+            self[each] = value
+            # An error in the middle leaves the registry incomplete.
+            self._registered = registered
+            yield each
+            self._registered = None
+        self._registered = registered
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A class in upstream's code."""
+
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """A torch data type. It differs from every value of a configuration."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function in upstream's code. A nested function also has the local names of the functions around it."""
+
+    module: str
+    node: ast.FunctionDef
+    names: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object of one of upstream's classes."""
+
+    of: Target
+    attributes: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module that is installed here, or a file of the user's."""
+
+    name: str
+    tree: SourceTree | None
+    """The source of the module's package. None for a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A class in a module that is installed here."""
+
+    module: Module
+    name: str
+
+
+Names = dict[str, object]
+
+
+def same(one: object, other: object) -> bool:
+    return one is other or (isinstance(one, Class) and one == other)
+
+
+def section(settings: Settings, key: str = "") -> Section:
+    """Return a section of the configuration, or the whole configuration, as an argument for an interpreted
+    function."""
+    # Upstream's code may change its lists. An unknown value has no copy.
+    own = {name: deepcopy(each) if isinstance(each, list | dict) else each for name, each in settings.values.items()}
+    return Section(own, key)
+
+
+def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
+    """Return an object of one of upstream's classes, with the given attributes. If `before` is an earlier state of the
+    object, keep the other attributes of `before`. All other attributes are unknown."""
+    return Object(of, {**(before.attributes if isinstance(before, Object) else {}), **attributes})
+
+
+def attribute(of: object, *names: str) -> object:
+    """Return an attribute of an object's attribute, and so on."""
+    for name in names:
+        of = of.attributes.get(name, UNKNOWN) if isinstance(of, Object) else UNKNOWN
+    return of
+
+
+def spoil(value: object) -> None:
+    """Mark the contents of a list or a dictionary as unknown under all its names, and those of its parts."""
+    parts: list[object] = []
+    if isinstance(value, dict):
+        parts = [*value.values()]
+        value.clear()
+        value[UNKNOWN] = UNKNOWN
+    elif isinstance(value, list):
+        parts = [*value]
+        value[:] = [UNKNOWN]
+    for each in value if isinstance(value, tuple) else parts:
+        spoil(each)
+
+
+def is_spoiled(value: object) -> bool:
+    return isinstance(value, dict | list) and UNKNOWN in (value.keys() if isinstance(value, dict) else value[:1])
+
+
+def is_partly_unknown(value: object) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return value is UNKNOWN or isinstance(value, Object) or any(map(is_partly_unknown, parts))
+
+
+def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
+    """Call one of Python's functions. Its error is upstream's error if all values have plain types."""
+    try:
+        return function(*values)
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        if all(type(each) in PLAIN for each in values):
+            raise Failed(type(error).__name__, error, node) from error
+        raise Unknown from error
+
+
+def refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
+    """Refuse a text that is greater or smaller than an unknown value: upstream only compares numbers with settings."""
+    sides = zip((node.left, *node.comparators), values, strict=True)
+    texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
+    if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):
+        raise Failed("TypeError", f"{texts[0]} is no number", node)
+
+
+def is_instance(value: object, kinds: ast.expr) -> bool:
+    each = [kinds]
+    while any(isinstance(kind, ast.BinOp | ast.Tuple) for kind in each):
+        each = [
+            part
+            for kind in each
+            for part in ([kind.left, kind.right] if isinstance(kind, ast.BinOp) else getattr(kind, "elts", [kind]))
+        ]
+    named = {kind.id if isinstance(kind, ast.Name) else "" for kind in each}
+    if named == {"Enum"} and isinstance(value, str):
+        return False
+    # A list of the configuration is a ListConfig, and a list of upstream's is not.
+    if named >= {"list", "ListConfig"} and isinstance(value, list):
+        return True
+    known = named - {"ListConfig", "DictConfig"}
+    if value is UNKNOWN or isinstance(value, Section) or not TYPES.keys() >= known:
+        raise Unknown
+    if isinstance(value, list | dict) and known & {"list", "dict"}:
+        raise Unknown
+    return isinstance(value, tuple(TYPES[name] for name in known))
