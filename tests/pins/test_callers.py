@@ -15,7 +15,6 @@ from .losses import PATCHES, Pin
 
 _DAILY = (
     "v0.6.1: the group is made by ray.util's own name",
-    "v0.8.0: the group is made by a function of another module",
     "v0.7.1: the device's name asks torch for CUDA and not the constant",
     "v0.9.1: main returns before the check",
     "v0.7.1: a log line before the check",

@@ -140,7 +140,7 @@ def test_a_plan_says_which_phase_a_rank_is_in(
     monkeypatch.setattr(planning, "ask", ask)
     request = planning.Request(output=tmp_path, hardware=HARDWARE["a2"], unconfined=True)
     with progress.shown(), pytest.raises(SeenError):
-        planning._run(job_of(tree=str(tmp_path)), torchrun, request, tmp_path, lambda text: None, Event())
+        planning._run(job_of(tree=str(tmp_path)), torchrun, request, tmp_path, Event())
 
 
 def test_a_comparison_with_shards_says_how_many_tensors_are_done(slow: Slow, tmp_path: Path) -> None:

@@ -465,7 +465,7 @@ CASES = (
         "verl-npu check --diff",
     ),
     _variable("VLLM_ASCEND_ENABLE_NZ", "1", ERROR, "'1'", fix="export VLLM_ASCEND_ENABLE_NZ=0"),
-    _variable("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", WARNING, "cannot sleep"),
+    _variable("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", WARNING, "does not support"),
     _variable("ASCEND_RT_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7,8", ERROR, "8, but there are 8 NPUs here"),
     _variable("ASCEND_RT_VISIBLE_DEVICES", "0-7", ERROR, "not numbers"),
     _variable("TASK_QUEUE_ENABLE", "3", WARNING, "'3'", pin="v0.8.0"),
