@@ -54,7 +54,7 @@ _COMPARES: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.Is: lambda one, other: same(one, other),
+    ast.Is: same,
     ast.IsNot: lambda one, other: not same(one, other),
     ast.In: lambda one, many: one in many,
     ast.NotIn: lambda one, many: one not in many,
@@ -235,9 +235,9 @@ class _Reading:
                 values = self._value_or_unknown(sequence, names)
                 if isinstance(values, list | tuple | range) and not values[_MOST_REPEATED:]:
                     return self._repeated(node, [(target, value) for value in values], names)
-                return self._once(node, (target, UNKNOWN), bool(values) if isinstance(values, range) else None, names)
+                return self._once(node, target, bool(values) if isinstance(values, range) else None, names)
             case ast.While(test=test, orelse=[]):
-                return self._once(node, (None, UNKNOWN), self._holds(test, names), names)
+                return self._once(node, None, self._holds(test, names), names)
             case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body) if not any(
                 re.search("suppress|raises|ignor|Error|Exception", ast.unparse(each.context_expr)) for each in items
             ):
@@ -263,9 +263,7 @@ class _Reading:
                 return self._forgotten(node, names)
         return None
 
-    def _repeated(
-        self, node: ast.For | ast.While, turns: Sequence[tuple[ast.expr, object]], names: Names
-    ) -> _Returned | None:
+    def _repeated(self, node: ast.For, turns: Sequence[tuple[ast.expr, object]], names: Names) -> _Returned | None:
         """Follow a loop's body for each value of its target."""
         for target, value in turns:
             self._bind(target, value, names)
@@ -279,15 +277,14 @@ class _Reading:
         return None
 
     def _once(
-        self, node: ast.For | ast.While, turn: tuple[ast.expr | None, object], runs: bool | None, names: Names
+        self, node: ast.For | ast.While, target: ast.expr | None, runs: bool | None, names: Names
     ) -> _Returned | None:
         """Follow a loop's body for the first time only, if it is certain to run."""
         if runs is False:
             return None
         if runs or self.enters:
-            target, value = turn
             if target is not None:
-                self._bind(target, value, names)
+                self._bind(target, UNKNOWN, names)
             self.run(node.body, names)
         return self._forgotten(node, names)
 
@@ -300,8 +297,8 @@ class _Reading:
             return _MAYBE_RETURNED
         return _MAYBE_LEFT if leaves else None
 
-    def _forget(self, node: ast.AST, names: Names) -> bool:
-        """Mark as unknown everything that a statement may change. Return True if the statement may return."""
+    def _forget(self, node: ast.AST, names: Names) -> None:
+        """Mark as unknown everything that a statement may change."""
         inside = list(ast.walk(node))
         calls = [each for each in inside if isinstance(each, ast.Call)]
         functions = [each.func for each in calls]
@@ -351,7 +348,6 @@ class _Reading:
                     | ast.alias(name=name)
                 ):
                     names[name.partition(".")[0]] = UNKNOWN
-        return any(isinstance(each, ast.Return) for each in inside)
 
     def _change(self, name: str, names: Names) -> None:
         """Mark the contents of an object or a dictionary as unknown."""
@@ -378,7 +374,7 @@ class _Reading:
 
     def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
         """Return the parts of an attribute to which the methods of a class assign, except `__init__`. The attribute
-        itself is an empty text."""
+        itself is an empty string."""
 
         def find() -> list[str]:
             changed = (each for place in self._resolution_order(of) for each in self._changes(place))
@@ -666,7 +662,8 @@ class _Reading:
             module = called.module
             if module.tree is None:
                 raise Unknown
-            return replace(self, tree=module.tree, module=module.name)._call_class(called.name, args, given)
+            reading = replace(self, tree=module.tree, module=module.name)
+            return reading.made(reading._class(module.name, called.name), args, given)
         if isinstance(called, Function):
             return self._within(called.module, None).body(called.node, args, given, called.names)
         raise Unknown
@@ -682,9 +679,6 @@ class _Reading:
             and math.prod(sizes) != world
         ):
             raise Failed("RuntimeError", f"the device mesh {shape} does not match the {world} ranks", call)
-
-    def _call_class(self, name: str, args: Sequence[object], given: Mapping[str, object]) -> object:
-        return self.made(self._class(self.module, name), args, given)
 
     def _module(self, name: str, call: ast.Call) -> Module:
         """Return a module that is installed here, and that upstream imports by name."""

@@ -147,10 +147,15 @@ def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator
 def part_refusals(settings: Settings, roles: Sequence[str], npus: int, tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that other parts of a job raise for its settings: its data, its trainer, its models, its agent
     loops, and its losses."""
-    known = {WORLD: npus, "self.device_mesh.size()": npus} if npus else {}
+    known = _world(npus) if npus else {}
     for key, target, args, given in _parts(settings, roles, tree):
         for said in refused(target, args, tree, known, given):
             yield Refusal(key, said)
+
+
+def _world(npus: int) -> dict[str, object]:
+    """Return the values of the calls with which upstream asks for the number of ranks."""
+    return dict.fromkeys((WORLD, "self.device_mesh.size()"), npus)
 
 
 _Part = tuple[str, Target, Sequence[object], Mapping[str, object]]
@@ -282,7 +287,7 @@ def batch_refusals(
     if _is_legacy(settings, tree):
         if role != ACTOR or settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
             return
-        known = dict.fromkeys(("self.device_mesh.size()", "torch.distributed.get_world_size()"), npus)
+        known = _world(npus)
         worker = Target("verl.workers.fsdp_workers", "ActorRolloutRefWorker")
         said = refused(worker, [section(settings, ROLES), "actor_rollout"], tree, known)
         yield from (Refusal(mini, each) for each in said)

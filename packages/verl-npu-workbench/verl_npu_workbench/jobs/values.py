@@ -201,7 +201,8 @@ def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
 
 
 def refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
-    """Refuse a text that is greater or smaller than an unknown value: upstream only compares numbers with settings."""
+    """Raise Failed if a string is compared by size with an unknown value, because upstream compares only numbers with
+    settings."""
     sides = zip((node.left, *node.comparators), values, strict=True)
     texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
     if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):

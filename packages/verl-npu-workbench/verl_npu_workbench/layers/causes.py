@@ -171,8 +171,8 @@ class _Search:
         for other, each in self.weights.items():
             heads.setdefault(digest_of(head_of(each)), []).append(other)
         expected = Expected(path, tuple(mine.shape), digest_of(mine), digest_of(head_of(mine)), None, {})
-        said = explain(expected, self.differing[path].to(mine.dtype), stale=False, sent=heads)
-        return said.replace("the engine", "this side")
+        held = self.differing[path].to(mine.dtype)
+        return explain(expected, held, stale=False, sent=heads, holder="this side")
 
 
 # Norms.

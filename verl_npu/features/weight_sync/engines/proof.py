@@ -70,33 +70,39 @@ def head_of(tensor: torch.Tensor) -> torch.Tensor:
     return flat[:_HEAD]
 
 
-def explain(expected: Expected, held: torch.Tensor, stale: bool, sent: Mapping[int, Sequence[str]]) -> str:
-    """Describe what the engine holds instead of the expected part.
+def explain(
+    expected: Expected,
+    held: torch.Tensor,
+    stale: bool,
+    sent: Mapping[int, Sequence[str]],
+    holder: str = "the engine",
+) -> str:
+    """Describe what the holder of a weight has instead of the expected part.
 
-    `held` is the engine's tensor on the host. `sent` maps the digest of a tensor's first elements to the names under
+    `held` is the holder's tensor on the host. `sent` maps the digest of a tensor's first elements to the names under
     which tensors with that digest were sent.
     """
     import torch
 
     if held.dtype.is_floating_point and bool(held.isnan().all()):
-        return "the engine holds only NaN, like memory that slept and was not refilled"
+        return f"{holder} holds only NaN, like memory that slept and was not refilled"
     if not bool(held.any()):
-        return "the engine holds only zeros"
+        return f"{holder} holds only zeros"
     if stale:
-        return "the engine holds the same values as before this sync"
+        return f"{holder} holds the same values as before this sync"
     head = digest_of(head_of(held))
     for rank, other in expected.heads.items():
         if head == other:
-            return f"rank {expected.rank} of the engine holds the share of rank {rank}"
+            return f"rank {expected.rank} of {holder} holds the share of rank {rank}"
     others = [name for name in sent.get(head, ()) if name != expected.source]
     if others:
-        return f"the engine holds the tensor that was sent as {others[0]}"
+        return f"{holder} holds the tensor that was sent as {others[0]}"
     if held.dim() == 2 and expected.digest in (digest_of(held.T), digest_of(held.reshape(held.T.shape).T)):
-        return "the engine holds the sent tensor transposed"
+        return f"{holder} holds the sent tensor transposed"
     for narrow in (torch.bfloat16, torch.float16):
         if held.dtype.itemsize > narrow.itemsize and torch.equal(held.to(narrow).to(held.dtype), held):
-            return f"the engine holds other values, as if rounded to {str(narrow).removeprefix('torch.')}"
-    return "the engine holds other values"
+            return f"{holder} holds other values, as if rounded to {str(narrow).removeprefix('torch.')}"
+    return f"{holder} holds other values"
 
 
 SHOWN = 5
