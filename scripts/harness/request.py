@@ -23,7 +23,10 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--transformers", _("a version of transformers other than the pin's default"), {"metavar": "VERSION"}),
     (
         "--torch-npu",
-        _("virtual NPUs under the wheel of this torch_npu, with the torch for it (default: our own torch_npu)"),
+        _(
+            "virtual NPUs under the wheel of this torch_npu release, with the matching torch (default: "
+            "virtual-ascend's own torch_npu)"
+        ),
         {"metavar": "VERSION"},
     ),
     (

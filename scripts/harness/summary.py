@@ -19,9 +19,9 @@ from verl_npu.reporting import clean
 __all__ = ["picture", "plot", "print_features", "print_outcome", "shape"]
 
 _MEANING = {
-    "applied": _("checked, and our patches are in place"),
+    "applied": _("verl-npu's patches were checked and applied"),
     "pending": _("the process has not imported the modules to patch"),
-    "native": _("upstream does it itself"),
+    "native": _("upstream's own code already has the fix"),
     "absent": _("nothing to patch at this revision, or the package is not installed"),
 }
 
