@@ -43,7 +43,7 @@ def test_it_is_in_the_language_of_the_user(tmp_path: Path) -> None:
     with speaking(CHINESE):
         text = printed(found)
     assert "各进程中的 verl-npu" in text
-    assert "applied: 已检查，我们的补丁都已就位" in text
+    assert "applied: verl-npu 的补丁已检查并应用" in text
 
 
 def test_every_feature_state_and_role_is_whole_at_80_columns(tmp_path: Path) -> None:
