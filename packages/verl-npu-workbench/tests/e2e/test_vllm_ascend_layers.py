@@ -17,8 +17,6 @@ PROGRAM = Path(__file__).with_name("vllm_ascend_layers.py")
 RELEASES = ("0.11.0", "0.23.0")
 OPERATORS = {"qwen2": 33, "qwen3": 37, "qwen3_moe": 33}
 GRAPHS = "enforce_eager=false"
-# The virtual Ascend has no npu_attention_update, with which 0.23.0 joins the parts of a chunked prefill.
-WHOLE = ("enable_chunked_prefill=false", "enable_prefix_caching=false")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +28,6 @@ def later() -> str:
 def said(
     by: str, folder: Path, kind: str, dtype: str, parallel: int = 1, fault: str = "none", *more: str
 ) -> dict[str, Any]:
-    more = (*more, *(WHOLE if kind == "deepseek_v3" else ()))
     return answer(PROGRAM, kind, dtype, str(parallel), fault, str(folder), *more, folder=folder, by=by)
 
 
