@@ -50,8 +50,9 @@ def test_its_latent_attention_is_as_expected(release: str, parallel: int, tmp_pa
     assert found["numbers"]["k3"] < 1e-2
 
 
-def test_text_of_a_model_with_pictures_is_as_expected(later: str, tmp_path: Path) -> None:
-    found = said(later, tmp_path, "qwen2_5_vl", "bfloat16")
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_text_of_a_model_with_pictures_is_as_expected(later: str, parallel: int, tmp_path: Path) -> None:
+    found = said(later, tmp_path, "qwen2_5_vl", "bfloat16", parallel)
     assert found["first"] is None
 
 
@@ -129,9 +130,9 @@ def test_a_fault_that_users_reported_is_found(
     assert (found["cause"] or {}).get("reason", "") == reason
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_experts_on_their_own_ranks_are_as_expected(later: str, dtype: str, tmp_path: Path) -> None:
-    found = said(later, tmp_path, "qwen3_moe_ep", dtype, 2)
+@pytest.mark.parametrize(("dtype", "strategy"), [("float32", "none"), ("bfloat16", "fsdp2")])
+def test_experts_on_their_own_ranks_are_as_expected(later: str, dtype: str, strategy: str, tmp_path: Path) -> None:
+    found = said(later, tmp_path, "qwen3_moe_ep", dtype, 2, "none", f'strategy="{strategy}"')
     assert found["first"] is None
     assert len(found["sides"]["engine"]["operators"]) == OPERATORS["qwen3_moe"]
 
