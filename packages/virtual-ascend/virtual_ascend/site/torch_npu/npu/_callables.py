@@ -31,8 +31,8 @@ def make_graphed_callables(
     """Capture the forward passes and the backward passes of callables that run one after the other.
 
     Returns:
-        For each callable, a function that replays it. For a module, the module itself, with a forward pass that
-            replays it.
+        For each function, a function that replays the captured passes. For each module, the same module, whose forward
+            method replays the captured passes.
 
     Raises:
         RuntimeError: autocast uses a cache, a module has hooks or trainable buffers, or an argument is not a tensor.
