@@ -79,7 +79,7 @@ def group_timeout(timeout: float, hccl: Timeouts) -> float:
     broadcast: the wait for the previous broadcast, the wait for this broadcast, and the wait for the NPU. The group's
     timeout must also be longer than HCCL's timeout, after which HCCL logs the cause of its wait.
 
-    Raises GroupError if one of HCCL's timeouts is too long for that.
+    Raises GroupError if one of HCCL's timeouts is finite but longer than `_MAX_SECONDS`.
     """
     for name, seconds in ((variables.EXECUTION, hccl.execution), (variables.CONNECT, hccl.connect)):
         if _MAX_SECONDS < seconds < math.inf:

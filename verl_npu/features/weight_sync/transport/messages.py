@@ -230,7 +230,7 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStor
         raise GroupError(
             subject=f"weight sync group {group!r}",
             found=f"rank {rank} cannot reach rank 0 at {meeting}: {first_line(error)}",
-            fix="check the error of rank 0, which has exited or aborted, or find out why this rank came late",
+            fix="if rank 0 has exited or aborted, check its error; otherwise, find out why this rank joined late",
         ) from error
     return SignedStore(PrefixStore(prefix, store), meeting.secret)
 
@@ -293,7 +293,7 @@ class Messages:
         raise GroupError(
             subject=self._subject,
             found=f"{names} did not answer {topic!r} within {limit:g} s",
-            fix="check the log of each of these processes, which has exited, is hanging, or came late",
+            fix="check the log of each of these processes: the process has exited, is hanging, or responded too late",
             override=WAIT_LONGER if limit == self._timeout else "",
         ) from timed_out
 
@@ -365,8 +365,8 @@ class Messages:
             )
 
     def leave(self) -> None:
-        """Announce that this rank leaves. On rank 0, return only after all other ranks have left, because they need
-        the store."""
+        """Announce that this rank is leaving the group. On rank 0, return only after all other ranks have left,
+        because rank 0 serves the store that they need."""
         self.put(f"left/{self._rank}", b"")
         if self._rank:
             return
