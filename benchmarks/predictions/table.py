@@ -25,7 +25,7 @@ PREDICTED = {"peak_gib": (float, int), "peaks_gib": dict, "seconds": list, "verd
 
 
 def wrong(entry: Mapping[str, Any]) -> str:
-    """Return what is wrong with an entry. Empty if nothing is."""
+    """Describe the error in an entry. Return an empty string if the entry is valid."""
     for name in TEXTS:
         if not (isinstance(entry.get(name), str) and entry[name]):
             return f"{name}: expected a text; found {entry.get(name)!r}"

@@ -203,7 +203,9 @@ def _not_composed(trainer: Trainer, found: str) -> JobSettingError:
         subject=_("the configuration of {module}").format(module=trainer.module),
         expected=_("Hydra to compose the configuration"),
         found=found,
-        fix=_("install hydra-core and your verl's other packages into {prefix}").format(prefix=sys.prefix),
+        fix=_("install hydra-core and the other packages that your verl version requires into {prefix}").format(
+            prefix=sys.prefix
+        ),
     )
 
 

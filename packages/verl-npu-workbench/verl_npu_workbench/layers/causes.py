@@ -67,7 +67,8 @@ class Sampling:
 
 
 Edit: TypeAlias = Callable[[Reference], Iterable[tuple[Any, str, Any]]]
-"""Returns owners, names, and new values of the attributes with which a reference computes in another way."""
+"""A function that returns the owners, names, and new values of attributes. These values change how a reference
+computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class Cause:
 
 @contextmanager
 def exchanged(edit: Edit | None, *references: Reference) -> Iterator[None]:
-    """Within the `with` block, the references compute with this edit."""
+    """Context manager that applies an edit to each reference. Within the `with` block, the references have the
+    attribute values that the edit returns."""
     with ExitStack() as stack:
         for reference in references:
             for owner, name, value in edit(reference) if edit else ():

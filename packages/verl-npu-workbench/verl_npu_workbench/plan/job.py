@@ -45,7 +45,7 @@ class Phase(Enum):
 
 
 class Part(Enum):
-    """The parts of the start of a job, in order."""
+    """The startup steps of a job, in order."""
 
     PROGRAM = _("the trainer's program")
     DATA = _("the checkpoint to continue from, and the first rows of data")
@@ -170,11 +170,11 @@ class Started:
     """How far a job got on one rank, and the error that ended it."""
 
     passed: Sequence[str] = ()
-    """The parts of the start that succeeded."""
+    """The startup steps that succeeded."""
     missing: Sequence[str] = ()
     """Errors that are not caused by the script, for example that a package is not installed here."""
     part: str = ""
-    """The part in which the start ended. Empty if all parts succeeded."""
+    """The startup step that failed. Empty if no step failed."""
     error: str = ""
     """The name of the exception and its message."""
     where: str = ""

@@ -242,7 +242,7 @@ class VirtualServer:
 
     async def sleep(self) -> None:
         """Release the weights. In revisions of verl whose server also tells the workers to return to training, tell
-        the workers."""
+        them so here, too."""
         if self._shares:
             async with self._turn:
                 self._engine.weights.release()
