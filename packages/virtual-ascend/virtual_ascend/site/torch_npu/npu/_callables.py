@@ -1,6 +1,7 @@
 """`make_graphed_callables`: functions and modules whose forward and backward are graphs.
 
-It accepts and refuses the same arguments as torch's function, of which torch_npu has a copy (torch_npu/npu/graphs.py).
+It accepts and rejects the same arguments as torch's function. torch_npu has a copy of that function
+(torch_npu/npu/graphs.py).
 """
 
 from __future__ import annotations
