@@ -142,8 +142,8 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
 def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> None:
     """Wait until this NPU has finished all queued work. Raises GroupError after `deadline` (monotonic seconds).
 
-    If a rank is gone, its collectives on an NPU never end, and a plain synchronize would hang, too. `look` is called
-    about once a second, and can raise an error to abort the wait.
+    If a rank has exited, the collectives with this rank never end on an NPU, and a plain synchronize would hang, too.
+    `look` is called about once a second, and can raise an error to abort the wait.
     """
     import torch
 

@@ -31,7 +31,8 @@ class Store(Protocol):
     """A store of torch.distributed. This type exists because torch's type annotations declare `str` where the store
     also accepts bytes.
 
-    Each method raises RuntimeError if the serving process is gone. `wait` also raises it after its timeout.
+    Each method raises RuntimeError if the process that serves the store has exited. `wait` also raises it after its
+    timeout.
     """
 
     def set(self, key: str, value: bytes) -> object: ...
@@ -244,7 +245,8 @@ _PAUSE = 0.05  # seconds between two reads of a key that a process outside the g
 class Messages:
     """The messages of a group, as one rank sees them.
 
-    The store contains each message under `topic/rank`. All methods raise GroupError if the store is gone.
+    The store contains each message under `topic/rank`. All methods raise GroupError if the store is no longer
+    available.
     """
 
     def __init__(self, store: SignedStore, group: str, rank: int, size: int, timeout: float) -> None:
@@ -314,7 +316,7 @@ class Messages:
 
     def so_far(self, topic: str) -> dict[int, bytes]:
         """Return the messages that ranks have sent on a topic so far, as a mapping from ranks to messages. The mapping
-        is empty if the store is gone."""
+        is empty if the store is no longer available."""
         messages = {}
         with contextlib.suppress(RuntimeError):
             for rank in range(self._size):
@@ -354,7 +356,8 @@ class Messages:
             self._signed.set_once(key, f"{self.describe(self._rank)}: {reason}".encode())
 
     def look(self, key: str) -> None:
-        """Raise GroupError if a rank has aborted and published its reason under `key`, or if the store is gone."""
+        """Raise GroupError if a rank has aborted and published its reason under `key`, or if the store is no longer
+        available."""
         with self._store_errors_explained(key):
             reason = self._signed.find(key)
         if reason is not None:
