@@ -190,7 +190,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A requirement: everything that the documents of a pin claim about one component, limited to the claims that
+    """A requirement: everything that the documentation of a pin claims about one component, limited to the claims that
     apply to this site."""
 
     component: Component
@@ -323,7 +323,7 @@ def _package(name: str, distribution: metadata.Distribution) -> Package:
 
 
 def distribution_url(name: str, path: Sequence[str]) -> str:
-    """Return the source from which pip can reinstall a distribution: a repository's address with a commit, or a file.
+    """Return the source that pip can reinstall a distribution from: a repository's address with a commit, or a file.
     Return an empty string if the distribution came from a package index, or if the source is unknown."""
     for each in metadata.distributions(name=name, path=list(path)):
         content = _json(each.read_text("direct_url.json"))

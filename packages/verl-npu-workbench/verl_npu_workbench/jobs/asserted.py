@@ -374,7 +374,7 @@ class _Reading:
                 changed.attributes.pop(name, None)
 
     def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
-        """Return the parts of an attribute to which the methods of a class assign, except `__init__`. The attribute
+        """Return the parts of an attribute that the methods of a class, except `__init__`, assign to. The attribute
         itself is an empty string."""
 
         def find() -> list[str]:

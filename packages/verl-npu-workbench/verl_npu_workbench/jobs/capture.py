@@ -128,7 +128,7 @@ class Capture:
 
 
 def tree_of(script: Path) -> Path:
-    """Return the root of the source tree to which a script belongs.
+    """Return the root of a script's source tree.
 
     The root is the nearest folder above the script that has a package `verl` or a `.git`. If there is none, it is the
     script's own folder.

@@ -1,4 +1,4 @@
-"""The rules that interpret upstream's code: the errors with which verl ends a job, in verl's own words."""
+"""The rules that interpret upstream's code: the errors that end a job in verl, in verl's own words."""
 
 from __future__ import annotations
 

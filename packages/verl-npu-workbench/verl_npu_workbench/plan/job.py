@@ -55,7 +55,7 @@ class Part(Enum):
 
 
 class Holder(Enum):
-    """A purpose for which memory is used. The order follows csrc/ledger.h: first the holders that the ledger itself
+    """A purpose that memory is used for. The order follows csrc/ledger.h: first the holders that the ledger itself
     knows, then those that a rank marks, then those without tensors."""
 
     ACTIVATIONS = _("activations and temporary buffers")
@@ -115,7 +115,7 @@ class RankJob:
     """The number of sequences whose log-probabilities and values this rank computes."""
     prompt: int
     response: int
-    """The number of tokens to which prompts and answers together are padded."""
+    """The number of tokens that prompts and answers together are padded to."""
     lengths: Sequence[Sequence[int]] = ()
     """The number of tokens of each prompt and answer to train on. If this is empty, all sequences have the padded
     length."""

@@ -1,4 +1,4 @@
-"""Proposes changes of settings with which a plan needs less memory, the cheapest changes first."""
+"""Proposes changes of settings that reduce a plan's memory, the cheapest changes first."""
 
 from __future__ import annotations
 

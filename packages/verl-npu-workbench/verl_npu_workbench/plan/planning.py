@@ -65,7 +65,7 @@ _USE_BRIDGE, _VANILLA = f"{ACTOR}.megatron.use_mbridge", f"{ACTOR}.megatron.vani
 _PHASES = frozenset(phase.value for phase in (*Phase, *Part))
 _Answer = TypeVar("_Answer")
 _NO_FLEET = "fleet"
-"""The feature with which ranks compare their patches. It is turned off, because a plan's rank would wait for ranks
+"""The feature that compares the patches of all ranks. It is turned off, because a plan's rank would wait for ranks
 that do not exist."""
 
 

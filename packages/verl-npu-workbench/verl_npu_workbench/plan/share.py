@@ -144,7 +144,7 @@ class Share:
     longest: int
     """The number of tokens of the longest answer that the script allows."""
     padded: Length
-    """The number of tokens to which prompts and answers are padded."""
+    """The number of tokens that prompts and answers are padded to."""
     sequences: int
     """The number of sequences that a rank trains on in the plan."""
     scored: int

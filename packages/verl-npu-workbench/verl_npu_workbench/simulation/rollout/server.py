@@ -195,7 +195,7 @@ class VirtualServer:
         return outputs
 
     def _aborted(self) -> TokenOutput:
-        """Return the response to a request for which no token was generated."""
+        """Return the response to a request without generated tokens."""
         extra = {"global_steps": self._global_steps}
         return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
 
