@@ -55,7 +55,7 @@ def near(entry: Mapping[str, Any]) -> bool:
 
 
 def order(path: Path, entry: Mapping[str, Any]) -> str:
-    """Tell from git's history whether the prediction came before the figure, and was not changed with or after it."""
+    """Describe, according to git's history, whether the prediction is older than the figure and has not changed since."""
     first = found = ""
     for commit in _git("log", "--reverse", "--format=%h", "--", path.name).split():
         shown = json.loads(_git("show", f"{commit}:./{path.name}") or "{}")

@@ -140,7 +140,7 @@ class Registry:
         return {f.name: feature_state(status[patch.id].state for patch in f) for f in self.features}
 
     def activity(self) -> RegistryActivity:
-        """Return what the registry has done in this process, as plain data for a manifest."""
+        """Return the registry's activity in this process as plain data for a manifest."""
         status = self.status()
         states = self._states(status)
         return {

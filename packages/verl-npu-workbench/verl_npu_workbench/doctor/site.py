@@ -201,7 +201,8 @@ class Need:
 
     @classmethod
     def of(cls, site: Site, component: Component) -> Need:
-        """Return what the site's pin requires of a component, given the site's rollout engines and kind of NPU."""
+        """Return the requirement of the site's pin for a component, given the site's rollout engines and kind of
+        NPU."""
         if site.pin is None or site.named is None:
             return cls(component, "", ())
         cell = site.named.cells.get(component)

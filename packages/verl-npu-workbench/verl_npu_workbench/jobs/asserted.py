@@ -385,7 +385,7 @@ class _Reading:
         return self.tree.recall(("assigned", of, name), find)
 
     def _changes(self, of: Target) -> Sequence[str]:
-        """Return what the methods in the body of a class change, except `__init__`."""
+        """Return the source text of the expressions that the methods of a class, except `__init__`, change."""
 
         def find() -> list[str]:
             members = (each for node in self.tree.nodes(of) for each in getattr(node, "body", ()))

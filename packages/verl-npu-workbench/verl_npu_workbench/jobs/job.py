@@ -146,7 +146,7 @@ def uses_verl(job: Job) -> bool:
 
 
 def follows_all(job: Job) -> bool:
-    """Tell from a trainer's source whether the trainer resolves all interpolations before its first step."""
+    """Return whether a trainer's source resolves all interpolations before the first step."""
     return _RESOLVES_ALL.search(job.entry.source.read_bytes()) is not None
 
 
