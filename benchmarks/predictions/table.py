@@ -55,7 +55,7 @@ def near(entry: Mapping[str, Any]) -> bool:
 
 
 def order(path: Path, entry: Mapping[str, Any]) -> str:
-    """Describe, according to git's history, whether the prediction is older than the figure and has not changed since."""
+    """Describe, according to git's history, whether a prediction is older than its figure and unchanged."""
     first = found = ""
     for commit in _git("log", "--reverse", "--format=%h", "--", path.name).split():
         shown = json.loads(_git("show", f"{commit}:./{path.name}") or "{}")
