@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import ast
+import atexit
 import json
 import os
 import select
@@ -73,7 +74,7 @@ class _Program(subprocess.Popen[str]):
         env, stdin, stdout, stderr = rest[4], rest[8], rest[11], rest[13]
         self._status, theirs = socket.socketpair()
         descriptors = array.array("i", [theirs.fileno(), stdin, stdout, stderr])
-        nursery().sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        _nursery().sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         for descriptor in (theirs.detach(), stdin, stdout, stderr):
             os.close(descriptor)
         request = json.dumps([args, code, dict(env), os.getcwd()]).encode()
@@ -103,21 +104,29 @@ class _Program(subprocess.Popen[str]):
         return self.returncode
 
 
-def nursery() -> socket.socket:
+def _nursery() -> socket.socket:
     """Return the connection to this process's nursery, which is started at the first call."""
     if os.getpid() not in _nurseries:
         ours, theirs = socket.socketpair()
         with theirs:
             # A program loads its device itself, because the device depends on the program's variables.
             variables = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-c", _SERVE.format(descriptor=theirs.fileno())],
                 env={**os.environ, **variables},
                 pass_fds=[theirs.fileno()],
                 preexec_fn=end_with_parent,
             )
+        atexit.register(_end, os.getpid(), process, ours)
         _nurseries[os.getpid()] = ours
     return _nurseries[os.getpid()]
+
+
+def _end(starter: int, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    """End the nursery, unless this process is forked off the one that started it."""
+    if os.getpid() == starter:
+        connection.close()
+        process.wait()
 
 
 def serve(descriptor: int) -> str:
