@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from verl_npu_workbench.jobs.settings import Settings
-from verl_npu_workbench.layers import running, vllm
+from verl_npu_workbench.layers import EXCHANGED, running, vllm
 from verl_npu_workbench.layers.running import compare_layers
 
 from verl_npu.errors import RolloutError
@@ -27,21 +28,25 @@ EXPLAINED = {**BAD, "cause": {"reason": "rotary base", "said": ""}}
 class Programs:
     """The programs of a comparison, which write results and compute nothing."""
 
-    def __init__(self, results: Sequence[dict[str, Any]], *broken: str) -> None:
+    def __init__(self, results: Sequence[dict[str, Any]], *broken: str, npus: int = 1) -> None:
         self.results = list(results)
+        self.npus = npus
         self.broken = broken
         self.engines: list[tuple[str, dict[str, Any]]] = []
         self.prompts: list[list[int]] = []
 
     def __call__(self, folder: Path, variables: object, module: str, *words: str) -> None:
         if module.endswith("vllm"):
-            if folder.name in self.broken:
+            name = EXCHANGED[int(folder.name)] if folder.name.isdecimal() else ""
+            if name in self.broken:
                 raise RolloutError(subject="the engine", expected="a recording", found="nothing", fix="none")
             asked = json.loads((folder / "ask.json").read_text())
             self.prompts = asked["prompts"]
-            self.engines.append((folder.name, asked["engine"]))
-        elif words == ("compare",):
-            (folder / "comparison.json").write_text(json.dumps(self.results.pop(0)))
+            self.engines.append((name, asked["engine"]))
+        elif words == ("prepare",):
+            (folder / "ask.json").write_text(json.dumps({"npus": self.npus, "weights": {}}))
+        else:
+            (folder / "comparison.pickle").write_bytes(pickle.dumps(self.results.pop(0)))
 
 
 @pytest.fixture
@@ -132,8 +137,8 @@ def test_another_setting_with_which_the_engine_fails_is_not_shown(path: Path, mo
 
 
 def test_settings_that_are_not_computed_are_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_npus", lambda: 2)
-    made = compared(path, Programs([GOOD]), monkeypatch, quantization="fp8", tensor_model_parallel_size=4)
+    programs = Programs([GOOD], npus=2)
+    made = compared(path, programs, monkeypatch, quantization="fp8", tensor_model_parallel_size=4)
     assert made["not_shown"][1:] == [
         "the engine's tensor parallelism 4: computed with 1, because this machine has 2 NPUs",
         "the engine's quantization fp8: computed without it",
@@ -168,19 +173,6 @@ def test_a_dtype_that_verl_does_not_read_is_not_the_trainers(
     monkeypatch.setattr(SourceTree, "installed", lambda packages: found)
     settings = Settings({"actor_rollout_ref.actor.fsdp_config.dtype": "float16", f"{ROLLOUT}.dtype": "float32"})
     assert running._trainer(settings, 1, [])["dtype"] == dtype
-
-
-def test_the_npus_of_a_real_machine_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VIRTUAL_ASCEND", "3")
-    monkeypatch.setattr(running, "virtual_npus", lambda variables: "")
-    assert running._npus() == 3
-
-
-def test_npus_that_cannot_be_counted_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "virtual_npus", lambda variables: "")
-    monkeypatch.setattr(running, "_COUNT", "raise SystemExit('no driver')")
-    with pytest.raises(RolloutError, match="expected a number; found no driver"):
-        running._npus()
 
 
 def test_the_answers_are_written_after_the_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

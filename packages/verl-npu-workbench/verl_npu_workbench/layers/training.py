@@ -26,9 +26,9 @@ _ENGINES = {"fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "mindspeed"}
 BATCH = "batch.json"
 
 
-def supported(asked: dict[str, Any]) -> bool:
-    """Return whether the installed verl has a training engine for the requested trainer."""
-    engine = _ENGINES.get(asked.get("trainer", {}).get("strategy"))
+def supported(strategy: str) -> bool:
+    """Return whether the installed verl has a training engine for this strategy."""
+    engine = _ENGINES.get(strategy)
     try:
         return engine is not None and find_spec(f"verl.workers.engine.{engine}.transformer_impl") is not None
     except ImportError:  # verl is not installed, or cannot be imported
@@ -52,7 +52,8 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
     recorder, weights = Recorder(), dict[str, torch.Tensor]()
     for rank in range(ranks):
         made = torch.load(folder / f"trainer-{rank}.pt")
-        recorder.include(made["taken"])
+        for name, each in made["taken"].items():
+            recorder.taken[name] += each
         weights.update(made["weights"])
     prefix, dtype = prefix_of(model), getattr(torch, asked["trainer"]["dtype"])
     return recorder.recording(batch, dtype, lambda name: weights.get(prefix + name, weights.get(name)))
