@@ -19,6 +19,8 @@ from verl_npu_workbench.layers.running import compare_layers
 from verl_npu.errors import RolloutError
 from verl_npu.registry.source.tree import SourceTree
 
+from .models import make
+
 ROLLOUT = "actor_rollout_ref.rollout"
 GOOD = {"first": None, "cause": None, "not_shown": []}
 BAD = {**GOOD, "first": {"side": "engine"}}
@@ -199,7 +201,7 @@ def test_the_parts_of_all_ranks_are_joined_in_their_order(name: str, tmp_path: P
     for rank in range(11):
         torch.save({"values": {name: torch.tensor([[rank]])}, "weights": {}}, tmp_path / f"rank-{rank}.pt")
     (tmp_path / "answers.json").write_text(json.dumps({"tokens": [[1, 2]], "prompts": [1], "logprobs": [0.0]}))
-    assert vllm.read(tmp_path, torch.float32, 1).values[name].tolist() == [[*range(11)]]
+    assert vllm.read(tmp_path, torch.float32, make("qwen2")).values[name].tolist() == [[*range(11)]]
 
 
 def test_a_model_that_does_not_fit_into_the_host_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

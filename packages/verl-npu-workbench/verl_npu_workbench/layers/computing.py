@@ -24,7 +24,7 @@ from ..simulation.rollout.model import own_modules
 from . import ANSWERS, ASK, EXCHANGED, RESULT, training
 from .causes import Reason, Sampling
 from .comparing import compare, content
-from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
+from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, record, recorded, weights_of
 from .vllm import read
 
 
@@ -48,13 +48,13 @@ def main(words: list[str]) -> None:
     model = _load(asked, torch.promote_types(dtype, trained), "sdpa")
     sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
     if (folder / ANSWERS).exists():
-        engine = read_beside(folder, dtype, model)
+        engine = read(folder, dtype, model)
     else:
         served = model if dtype == trained else _load(asked, dtype, "sdpa")
         engine = generated(served, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     trainer, said, notes = _trained(folder, asked, engine.batch, model)
     again = {
-        Reason(name): read_beside(folder / str(number), dtype, model)
+        Reason(name): read(folder / str(number), dtype, model)
         for number, name in enumerate(EXCHANGED)
         if (folder / str(number) / ANSWERS).exists()
     }
@@ -103,18 +103,6 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
     return record(_load(asked, dtype, "sdpa").to(device), batch, temperature), said, notes
 
 
-def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
-    """Read an engine's recording, with the weights under the names that a transformers model uses."""
-    made = read(folder, dtype, model.config.get_text_config().num_key_value_heads)
-    prefix = prefix_of(model)
-
-    def held(name: str) -> torch.Tensor | None:
-        found = made.held(prefix + name)
-        return made.held(name) if found is None else found
-
-    return Recording(made.batch, made.dtype, made.values, held)
-
-
 def generated(model: Any, prompts: list[list[int]], new: int, temperature: float) -> Recording:
     """Generate responses with a transformers model, token by token with a key-value cache, and record the computation.
 
@@ -127,7 +115,7 @@ def generated(model: Any, prompts: list[list[int]], new: int, temperature: float
     with torch.no_grad(), recorded(model, recorder):
         for row, answer in enumerate(tokens):
             cache, begin = None, 0
-            for _ in range(new):
+            for _token in range(new):
                 recorder.begin([(row, at) for at in range(begin, len(answer))])
                 ids = torch.tensor([answer[begin:]], device=device)
                 # In transformers 4, Qwen2.5-VL does not count the tokens in the cache.

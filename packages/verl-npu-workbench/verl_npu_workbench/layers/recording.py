@@ -258,16 +258,12 @@ def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
         yield functions.ALL_ATTENTION_FUNCTIONS, implementation
 
 
-def weights_of(model: Any) -> Callable[[str], torch.Tensor | None]:
-    """Return a function that reads a weight of a transformers model. The function takes the weight's name relative to
-    the decoder, or the name of the head's weight."""
-    prefix, parameters = prefix_of(model), dict(model.named_parameters(remove_duplicate=False))
-
-    def held(name: str) -> torch.Tensor | None:
-        found = parameters.get(prefix + name, parameters.get(name))
-        return None if found is None else found.detach()
-
-    return held
+def weights_of(model: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Callable[[str], torch.Tensor | None]:
+    """Return a function that finds a weight of a transformers model, or one of these weights. The function takes the
+    weight's name relative to the decoder, or the name of the head's weight."""
+    prefix = prefix_of(model)
+    held = dict(model.named_parameters(remove_duplicate=False)) if weights is None else weights
+    return lambda name: held.get(prefix + name, held.get(name))
 
 
 def record(model: Any, batch: Batch, temperature: float = 1.0) -> Recording:

@@ -21,7 +21,7 @@ from verl_npu.features.weight_sync.engines.replayed import Substitute, in_place_
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from . import ANSWERS, ASK
-from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
+from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded, weights_of
 
 _RUN = "execute_model"
 _OF_KEYS = re.compile(r".*(\.key|\.value|[kv]_proj:out)")
@@ -144,14 +144,14 @@ def main(folder: Path) -> None:
     (folder / ANSWERS).write_text(json.dumps({"tokens": tokens, "prompts": lengths, "logprobs": chosen}))
 
 
-def read(folder: Path, dtype: torch.dtype, kv_heads: int) -> Recording:
-    """Combine the recordings of all ranks."""
-    answered = json.loads((folder / ANSWERS).read_text())
+def read(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
+    """Combine the recordings of all ranks. The weights have the names of a model of transformers."""
+    answered, kv_heads = json.loads((folder / ANSWERS).read_text()), model.config.get_text_config().num_key_value_heads
     ranks = [torch.load(folder / f"rank-{rank}.pt") for rank in range(len([*folder.glob("rank-*.pt")]))]
     values = {name: _merged([each["values"][name] for each in ranks], name, kv_heads) for name in ranks[0]["values"]}
     values[LOGPROBS] = torch.tensor(answered["logprobs"], dtype=torch.float32)[:, None]
     batch = Batch(tuple(map(tuple, answered["tokens"])), tuple(answered["prompts"]))
-    return Recording(batch, dtype, values, ranks[0]["weights"].get)
+    return Recording(batch, dtype, values, weights_of(model, ranks[0]["weights"]))
 
 
 def _merged(parts: Sequence[torch.Tensor], name: str, kv_heads: int) -> torch.Tensor:
