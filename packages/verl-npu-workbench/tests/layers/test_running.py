@@ -37,8 +37,8 @@ class Programs:
         self.engines: list[tuple[str, dict[str, Any]]] = []
         self.prompts: list[list[int]] = []
 
-    def __call__(self, folder: Path, variables: object, module: str, *words: str) -> None:
-        if module.endswith("vllm"):
+    def __call__(self, folder: Path, variables: object, what: str, module: str, *words: str) -> None:
+        if module == "vllm":
             name = EXCHANGED[int(folder.name)] if folder.name.isdecimal() else ""
             if name in self.broken:
                 raise RolloutError(subject="the engine", expected="a recording", found="nothing", fix="none")

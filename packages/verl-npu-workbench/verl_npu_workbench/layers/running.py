@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from verl_npu import progress
 from verl_npu.ascend.variables import NZ, VIRTUAL_NPUS
 from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
@@ -40,7 +41,6 @@ SUPPORTED = (*IN_JOBS, "qwen2_5_vl", "qwen3_5")
 _MEGATRON, _FSDP = f"{ACTOR}.megatron", f"{ACTOR}.fsdp_config"
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """verl's other names of dtypes."""
-_PACKAGE = __name__.rpartition(".")[0]
 
 
 def compare_layers(settings: Settings, models: Path, architecture: str = "", layers: int = 2) -> Mapping[str, Any]:
@@ -68,14 +68,14 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
     with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
         folder = Path(made_in)
         (folder / ASK).write_text(json.dumps({"engine": {"model": str(path), "dtype": _rollout_dtype(settings)}}))
-        _run(folder, variables, f"{_PACKAGE}.computing", "prepare")
+        _run(folder, variables, _("reading the trainer's weights"), "computing", "prepare")
         prepared = json.loads((folder / ASK).read_text())
         asked, exchanged = _asked(settings, path, prepared["npus"], notes)
         (folder / ASK).write_text(json.dumps({**prepared, **asked}))
         if find_spec("vllm") is None:
             exchanged = {}
         else:
-            _run(folder, variables, f"{_PACKAGE}.vllm")
+            _run(folder, variables, _("letting the engine answer"), "vllm")
         if GRAPHS in exchanged:
             _answer_again(folder, variables, {GRAPHS: exchanged.pop(GRAPHS)}, notes)
         found = _compared(folder, variables)
@@ -92,7 +92,7 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
 
 
 def _compared(folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    _run(folder, variables, f"{_PACKAGE}.computing", "compare")
+    _run(folder, variables, _("computing each layer in the trainer and in float64"), "computing", "compare")
     found: dict[str, Any] = pickle.loads((folder / RESULT).read_bytes())
     return found
 
@@ -106,9 +106,10 @@ def _answer_again(
         (own := folder / str(EXCHANGED.index(name))).mkdir()
         (own / ASK).write_text(json.dumps({**asked, "engine": {**asked["engine"], **change}}))
         try:
-            _run(own, variables, f"{_PACKAGE}.vllm")
+            what = _("letting the engine answer with another setting of {name}").format(name=name)
+            _run(own, variables, what, "vllm")
         except RolloutError as error:
-            notes.append(_("the engine with another setting of {name}: {error}").format(name=name, error=error))
+            notes.append(_("the engine with another setting of {name}: {error}").format(name=name, error=str(error)))
 
 
 def _check_supported(kind: str) -> None:
@@ -311,9 +312,10 @@ def _engine() -> str:
     return _("transformers with a cache")
 
 
-def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -> None:
-    command = own_python("-m", module, *words, str(folder))
-    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
+def _run(folder: Path, variables: Mapping[str, str], what: str, module: str, *words: str) -> None:
+    command = own_python("-m", f"{__package__}.{module}", *words, str(folder))
+    with progress.step(what):
+        done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         # pydantic ends its errors with an address.
         lines = [line for line in done.stderr.splitlines() if line.strip() and "For further information" not in line]
