@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.glm.modeling_glm import apply_rotary_pos_emb
 
 from verl_npu.features.weight_sync.engines.proof import Expected, explain, head_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
@@ -173,13 +174,10 @@ class _Search:
         return _("{path}: {difference}").format(path=path, difference=said)
 
 
-_IS = _("{setting} is {found} instead of {own}")
-
-
-def _instead(found: float | str, own: float | str) -> str:
+def _instead(found: object, own: object, words: str = _("{found} instead of {own}"), **more: object) -> str:
     """Return a text about a value of this side and the trainer's one."""
     one, other = (f"{each:g}" if isinstance(each, float) else each for each in (found, own))
-    return _("{found} instead of {own}").format(found=one, own=other)
+    return words.format(found=one, own=other, **more)
 
 
 # Norms.
@@ -236,7 +234,7 @@ def _rotary(search: _Search) -> Iterator[Cause]:
         yield Cause(Reason.SCALING, said, _frequency(own / each, factor))
     yield Cause(Reason.SCALING, _("no scaling"), _frequency(base**-steps, 1.0))
     for each in (float(f"{measured:.3g}"), measured):
-        said = _("a factor of cos and sin of {found:.4g} instead of {own:.4g}").format(found=each, own=factor)
+        said = _instead(each, factor, _("a factor of cos and sin of {found} instead of {own}"))
         yield Cause(Reason.SCALING, said, _frequency(own, each))
     yield Cause(Reason.SCALING, _("other frequencies"), _frequency(frequencies, measured))
     yield Cause(Reason.LAYOUT, _("pairs of neighbors instead of halves, or the reverse"), _other_layout(search))
@@ -256,24 +254,18 @@ def _scaled(config: Any, own: float, measured: float) -> Iterator[Cause]:
     if kind not in ROPE_INIT_FUNCTIONS or not first or not math.isfinite(measured):
         return
     factor, truncated, size = float(f"{measured:.3g}"), settings.get("truncate", True), config.max_position_embeddings
-    for said, change, positions in (
+    own = float(f"{own:.3g}")
+    for words, found, before, change, positions in (
         # Until 4.55, transformers divides the two sizes.
-        (
-            _("a factor of {found} instead of {own}").format(found=f"{factor:.3g}", own=f"{own:.3g}"),
-            {"factor": factor},
-            round(factor * first),
-        ),
-        (
-            _IS.format(setting="truncate", found=not truncated, own=truncated),
-            {"truncate": not truncated},
-            size,
-        ),
-        (_("the ramp of {found} positions instead of {own}").format(found=first, own=size), {}, first),
+        (_("a factor of {found} instead of {own}"), factor, own, {"factor": factor}, round(factor * first)),
+        (_("truncate is {found} instead of {own}"), not truncated, truncated, {"truncate": not truncated}, size),
+        (_("the ramp of {found} positions instead of {own}"), first, size, {}, first),
     ):
         changed = copy.deepcopy(config)
         setattr(changed, name, {**settings, **change})
         changed.max_position_embeddings = positions
-        yield Cause(Reason.SCALING, said, _frequency(*ROPE_INIT_FUNCTIONS[kind](changed, torch.device("cpu"))))
+        edit = _frequency(*ROPE_INIT_FUNCTIONS[kind](changed, torch.device("cpu")))
+        yield Cause(Reason.SCALING, _instead(found, before, words), edit)
 
 
 def _turned(search: _Search) -> tuple[torch.Tensor, float]:
@@ -329,27 +321,17 @@ def _frequencies(turned: torch.Tensor, places: torch.Tensor, own: torch.Tensor) 
 
 
 def _other_layout(search: _Search) -> Edit:
+    """Let latent attention rotate pairs as the other setting says, and any other attention as GLM's does."""
+
     def edit(reference: Reference) -> Iterator[tuple[Any, str, Any]]:
         config, name = reference.decoder.config, "apply_rotary_pos_emb"
         file = sys.modules[type(reference.module(search.operator.module)).__module__]
         if getattr(config, "rope_interleave", None) is not None:
             yield config, "rope_interleave", not config.rope_interleave
         elif hasattr(file, name):
-            yield file, name, _rotate_neighbours
+            yield file, name, apply_rotary_pos_emb
 
     return edit
-
-
-def _rotate_neighbours(query: Any, key: Any, cos: Any, sin: Any, *args: Any, **named: Any) -> tuple[Any, Any]:
-    size = cos.shape[-1]
-    cos, sin = (each[..., : size // 2].repeat_interleave(2, dim=-1)[:, None] for each in (cos, sin))
-
-    def rotate(heads: Any) -> Any:
-        turned, rest = heads[..., :size], heads[..., size:]
-        across = torch.stack((-turned[..., 1::2], turned[..., ::2]), dim=-1).flatten(-2)
-        return torch.cat([turned * cos + across * sin, rest], dim=-1)
-
-    return rotate(query), rotate(key)
 
 
 # Attention.
@@ -489,7 +471,7 @@ def _routing(search: _Search) -> Iterator[Cause]:
         own = next((getattr(each, leaf) for each in owners if hasattr(each, leaf)), None)
         for value in values:
             if own is not None and value != own:
-                said = _IS.format(setting=leaf, found=value, own=own)
+                said = _instead(value, own, _("{setting} is {found} instead of {own}"), setting=leaf)
                 yield Cause(Reason.ROUTING, said, _of_all("mlp|gate", leaf, value))
     bias = getattr(search.module.gate, "e_score_correction_bias", None)
     if bias is not None:

@@ -46,10 +46,9 @@ class Verdict(Enum):
 class Flips:
     """Tokens whose expert selection depends on rounding."""
 
-    near: int
-    """Tokens whose scores are so close that rounding may choose another expert."""
     flipped: int
-    """The tokens among these whose output differs by more than rounding."""
+    """Tokens whose output differs by more than rounding, and whose scores are so close that rounding may choose
+    another expert."""
     margin: float
     """The largest distance of the last chosen score and the next one, among flipped tokens."""
 
@@ -141,7 +140,7 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
         verdict = Verdict.LARGER if ratio > MARGIN else Verdict.EXPECTED
     if operator.kind is Kind.EXPERTS or bool(near.any()):
         flipped = near & (ratios > MARGIN)
-        flips = Flips(int(near.sum()), int(flipped.sum()), float(gap[flipped].max()) if bool(flipped.any()) else 0.0)
+        flips = Flips(int(flipped.sum()), float(gap[flipped].max()) if bool(flipped.any()) else 0.0)
         if verdict is Verdict.EXPECTED and flips.flipped:
             verdict = Verdict.FLIPS
     whole = float(exact.norm()) or 1.0
