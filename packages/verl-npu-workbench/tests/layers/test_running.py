@@ -125,6 +125,7 @@ def test_the_engine_has_the_settings_of_the_script(path: Path, monkeypatch: pyte
     (_, eager), (_, graphs) = programs.engines
     assert eager["enable_expert_parallel"]
     assert eager["additional_config"] == {"a": {"b": 1}}
+    assert eager["num_gpu_blocks_override"] == 64
     assert "compilation_config" not in eager
     assert graphs["compilation_config"] == {"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [1, 2, 4]}
 

@@ -33,6 +33,8 @@ _LENGTHS, _SHARED, _NEW, _LONGEST = (20, 150, 7, 140), 130, 12, 256
 the length of the answers, and the engine's limit. The middle of the packed sequences is within an answer: two ranks
 may divide them there."""
 _GIB = 1 << 30
+_BLOCKS = 64
+"""The blocks of the engine's cache, which are many times what the prompts and answers need."""
 _CHUNK, _WHOLE = 64, 2048
 """The tokens that the engine computes at once with and without chunked prefill."""
 IN_JOBS = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
@@ -193,6 +195,8 @@ def _asked(
         "enable_prefix_caching": cache,
         "enable_chunked_prefill": chunks,
         **({"logprobs_mode": mode} if mode else {}),
+        # The rest of the memory would be allocated for nothing, on a virtual NPU from the host's memory.
+        "num_gpu_blocks_override": _BLOCKS,
         **kwargs,
         "enforce_eager": True,
         # A model with pictures has a processor, which needs the tokenizer also for text.
