@@ -32,7 +32,7 @@ _LENGTHS, _SHARED, _NEW, _LONGEST = (20, 150, 7, 140), 130, 12, 256
 """The lengths of the prompts, the number of tokens that two of them share, which is more than a block of the cache,
 the length of the answers, and the engine's limit. The middle of the packed sequences is within an answer: two ranks
 may divide them there."""
-_GIB = 1 << 30
+_GIB, _LAYERS = 1 << 30, 2
 _BLOCKS = 64
 """The blocks of the engine's cache, which are many times what the prompts and answers need."""
 _CHUNK, _WHOLE = 64, 2048
@@ -45,7 +45,7 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """verl's other names of dtypes."""
 
 
-def compare_layers(settings: Settings, models: Path, architecture: str = "", layers: int = 2) -> Mapping[str, Any]:
+def compare_layers(settings: Settings, models: Path, architecture: str = "") -> Mapping[str, Any]:
     """Compare what a script's engine and trainer compute, and return the result as JSON.
 
     Raises:
@@ -58,11 +58,11 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
         made = chosen_architecture(settings, architecture)
         notes.append(
             _("the model {path}: a small random model takes its place ({name}, {layers} layers)").format(
-                path=settings.text(PATH), name=made.name, layers=layers
+                path=settings.text(PATH), name=made.name, layers=_LAYERS
             )
         )
         _check_supported(made.name)
-        path = small_model_of(made, layers, models)
+        path = small_model_of(made, _LAYERS, models)
     else:
         _check_supported(str(json.loads((path / "config.json").read_text()).get("model_type")))
     _check_memory(path, {_rollout_dtype(settings), _trainer_dtype(settings)})
