@@ -264,10 +264,10 @@ def _scaled(config: Any, own: float, measured: float) -> Iterator[Cause]:
         (_("truncate is {found} instead of {own}"), not truncated, truncated, {"truncate": not truncated}, size),
         (_("the ramp of {found} positions instead of {own}"), first, size, {}, first),
     ):
-        changed = copy.deepcopy(config)
-        setattr(changed, name, {**settings, **change})
-        changed.max_position_embeddings = positions
-        edit = _frequency(*ROPE_INIT_FUNCTIONS[kind](changed, torch.device("cpu")))
+        other = copy.deepcopy(config)
+        setattr(other, name, {**settings, **change})
+        other.max_position_embeddings = positions
+        edit = _frequency(*ROPE_INIT_FUNCTIONS[kind](other, torch.device("cpu")))
         yield Cause(Reason.SCALING, _instead(found, before, words), edit)
 
 
