@@ -175,6 +175,7 @@ REGISTERED = {
     "by another name of the class": ('@Sub.register("new")', []),
     "by the name of a module": ('@verl.parts.Registry.register("new")', []),
     "by a keyword": ('@Registry.register(name="new")', []),
+    "by a keyword with another name": ('@Sub.register(name="newer")', ["no new in ['newer', 'one', 'other']"]),
     "by something": ('@elsewhere().register("new")', []),
     "elsewhere": ('@elsewhere.Registry2.register("new")', ["no new in ['one', 'other']"]),
     "in another registry": ('@Dispatch.register("new")', ["no new in ['one', 'other']"]),
@@ -189,9 +190,57 @@ def test_a_name_may_be_registered_in_several_ways(by: str, said: list[str], tree
     assert list(refused(Target("verl.parts", "Registry.new"), ["new"], tree)) == said
 
 
+ENGINES = """
+class Engines:
+    _engines = {}
+
+    @classmethod
+    def register(cls, kind, backend, device="npu"):
+        def add(engine):
+            if kind not in cls._engines:
+                cls._engines[kind] = {}
+            for each in backend if isinstance(backend, list) else [backend]:
+                cls._engines[kind][each] = engine
+            return engine
+        return add
+
+    @classmethod
+    def get(cls, kind, backend):
+        assert kind in cls._engines, f"no {kind}"
+        assert backend in cls._engines[kind], f"no {backend} in {sorted(cls._engines[kind])}"
+
+@Engines.register(kind="actor", backend=["one", "two"])
+class Engine: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "said"),
+    [
+        ("actor", "two", []),
+        ("actor", "three", []),
+        ("critic", "three", []),
+        ("critic", "one", ["no one in ['three']"]),
+        ("actor", "four", ["no four in ['one', 'three', 'two']"]),
+        ("reward", "one", ["no reward"]),
+    ],
+)
+def test_a_registry_of_registries_has_the_names_of_all_modules(
+    kind: str, backend: str, said: list[str], tree: SourceTree, tmp_path: Path
+) -> None:
+    (tmp_path / "verl" / "engines.py").write_text(ENGINES)
+    more = "from .engines import Engines\n\n@Engines.register(backend='three', kind='{}')\nclass More: ..."
+    for each in ("actor", "critic"):
+        (tmp_path / "verl" / f"more_of_{each}.py").write_text(more.format(each))
+    assert list(refused(Target("verl.engines", "Engines.get"), [kind, backend], tree))[:1] == said
+
+
 FOLLOWED: Mapping[str, tuple[str, str]] = {
     "a text beside a number": ("if config.text > 0: pass", "TypeError: '>' not supported between instances of"),
-    "a text beside an unknown number": ("assert elsewhere.steps() >= config.text", "TypeError: 'ten' is no number"),
+    "a text beside an unknown number": (
+        "assert elsewhere.steps() >= config.text",
+        "TypeError: upstream compares the text 'ten' with a number",
+    ),
     "a text as a number": ("int(config.text)", "ValueError: invalid literal for int() with base 10: 'ten'"),
     "a list that is too short": ("int(config.one[1])", "IndexError: list index out of range: config.one[1]"),
     "too few values": ("first, second = config.one", "ValueError: expected 2 values, got 1: (first, second)"),
@@ -199,8 +248,15 @@ FOLLOWED: Mapping[str, tuple[str, str]] = {
     "a division by nothing": ("int(len(elsewhere.rows()) // config.zero)", "ZeroDivisionError: division by zero"),
     "a name without a value": (
         "if config.zero: folder = 1\n    int(folder)",
-        "UnboundLocalError: a variable without a value: folder",
+        "UnboundLocalError: cannot access local variable 'folder' where it is not associated with a value: folder",
     ),
+    "a member of an enumeration": (
+        "assert changing.Mode.TEN == config.text, 'a member is no text'",
+        "a member is no text",
+    ),
+    "the value of a member": ("assert changing.Mode.TEN.value == config.text\n    assert config.zero", "config.zero"),
+    "a member that is a text": ("assert changing.Text.TEN == config.text\n    assert config.zero", "config.zero"),
+    "a list of upstream's": ("assert isinstance([config.ten], list)\n    assert config.zero", "config.zero"),
     "a context": ("with elsewhere.timer() as timer: assert config.zero", "config.zero"),
     "a loop over batches": ("for batch in elsewhere.batches():\n        assert config.zero", "config.zero"),
     "a loop over many": ("for epoch in range(1000):\n        assert config.zero", "config.zero"),
@@ -257,6 +313,7 @@ UNFOLLOWED_ERRORS = {
     "a class that others make": "checks.Wrapped()",
     "a module with names that nobody knows": "getattr(importlib.import_module('own_checks'), 'Other')",
     "a configuration's list": "assert not isinstance(config.one, list)",
+    "a part of a configuration's list": "assert not isinstance(config.one[:], list)",
     "what may have come before": "state = None\n    if elsewhere.known(): return\n    state.lower()",
     "a package that is not here": "importlib.import_module('no_such_package.optim')",
     "a generator": "list(changing.rows())",
@@ -299,6 +356,9 @@ UNBOUND = {
     "a long path": f"os.path.exists('/{'a' * 300}.py')",
     "deep loops": "changing.deep()",
     "a huge list": "list(range(100_000_000))",
+    "a huge text": "assert not 'a' * 10_000_000_000",
+    "a text that doubles": "text = 'a'\n    for each in range(64): text = text + text\n    assert not text",
+    "a number that squares": "number = 10\n    for each in range(64): number = number * number\n    assert not number",
 }
 CHANGED = """
 import elsewhere
@@ -346,6 +406,9 @@ class Sizes:
     size: int = 0
 
 class Mode(Enum):
+    TEN = "ten"
+
+class Text(str, Enum):
     TEN = "ten"
 
 class Group:

@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .changes import MUTATING, MUTATING_CALL, changed_in, leaving, local_names, stored_parts, stores
+from .changes import (
+    MUTATING,
+    MUTATING_CALL,
+    Use,
+    changed_in,
+    leaving,
+    local_names,
+    sets_attribute,
+    stored_parts,
+    stores,
+    uses,
+)
 from .installed import did_you_mean, has_member, is_file, member_of
 from .settings import Settings
 from .values import (
@@ -27,10 +39,10 @@ from .values import (
     PLAIN,
     UNKNOWN,
     Class,
-    Dtype,
     Failed,
     Foreign,
     Function,
+    Member,
     Module,
     Names,
     Object,
@@ -75,6 +87,8 @@ _BUILTINS: Mapping[str, Callable[..., object]] = {
 WORLD = "torch.distributed.get_world_size()"
 _MOST_REPEATED = 64
 """The greatest number of times that a loop's body is followed."""
+_LONGEST, _GREATEST = 1 << 20, 1 << 64
+"""The greatest length of a string or list, and the greatest number, that is computed."""
 _MOST_STATEMENTS = 30_000
 """The greatest number of statements that are followed for one question."""
 _FOLLOWED = ("torch", "torchdata")
@@ -298,48 +312,34 @@ class _Reading:
         return _MAYBE_LEFT if leaves else None
 
     def _forget(self, node: ast.AST, names: Names) -> None:
-        """Mark as unknown everything that a statement may change."""
-        inside = list(ast.walk(node))
-        calls = [each for each in inside if isinstance(each, ast.Call)]
-        functions = [each.func for each in calls]
-        changing = [func for func in functions if not (isinstance(func, ast.Attribute) and func.attr == "get")]
-        called = {id(part) for func in changing for part in ast.walk(func)}
-        # A frozen dataclass sets its attributes in this way.
-        set_ones = [
-            each.args
-            for each in calls
-            if ast.unparse(each.func) == "object.__setattr__"
-            and [type(arg) for arg in each.args[1:2]] == [ast.Constant]
-        ]
-        for func in functions:
-            if isinstance(func, ast.Attribute) and func.attr in MUTATING:
-                changed = self._value_or_unknown(func.value, names)
-                spoil(changed)
-                if isinstance(changed, Section):
-                    changed.values[changed.key] = UNKNOWN
-                self._bind(func.value, UNKNOWN, names)
-        # What is stored in an attribute is bound below.
-        read = {id(each.value) for each in inside if isinstance(each, ast.Attribute)} | {id(of) for of, *_ in set_ones}
-        for of, attribute, _value in set_ones:
-            self._bind(ast.Attribute(of, getattr(attribute, "value", "")), UNKNOWN, names)
-        for each in inside:
+        """Mark as unknown everything that a statement may change: what it changes with a method, what it passes on to
+        other code, and what it binds."""
+        for each in ast.walk(node):
             match each:
+                case ast.Call(func=ast.Attribute(value=of, attr=attr)) if attr in MUTATING:
+                    changed = self._value_or_unknown(of, names)
+                    spoil(changed)
+                    if isinstance(changed, Section):
+                        changed.values[changed.key] = UNKNOWN
+                    self._bind(of, UNKNOWN, names)
+        for name, use in uses(node):
+            match names.get(name):
+                case Function(node=inner, names=around) if around is names:
+                    names[name] = UNKNOWN
+                    self._forget(inner, names)
+                case Object() as known if use is Use.CALLED:
+                    self._forget_state(known)
+                case Object() | dict() | list() if use is not Use.READ:
+                    self._change(name, names)
+        for each in ast.walk(node):
+            match each:
+                case ast.Call(args=[of, ast.Constant(value=str(name)), *_]) if sets_attribute(each):
+                    self._bind(ast.Attribute(of, name), UNKNOWN, names)
                 case ast.Attribute(ctx=ast.Store() | ast.Del()):
                     self._bind(each, UNKNOWN, names)
                 case ast.Subscript(value=of, ctx=ast.Store() | ast.Del()):
                     spoil(self._value_or_unknown(of, names))
                     self._bind(each, UNKNOWN, names)
-                case ast.Name(id=name, ctx=ast.Load()) if isinstance(inner := names.get(name), Function):
-                    if inner.names is names:
-                        names[name] = UNKNOWN
-                        self._forget(inner.node, names)
-                case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), Object | dict | list):
-                    if id(each) not in read:
-                        self._change(name, names)
-                    elif id(each) in called and isinstance(known := names[name], Object):
-                        self._forget_state(known)
-                    elif id(each) in called:
-                        self._change(name, names)
                 case (
                     ast.Name(id=name, ctx=ast.Store() | ast.Del())
                     | ast.FunctionDef(name=name)
@@ -468,11 +468,12 @@ class _Reading:
             case ast.Constant(value=value):
                 return value
             case ast.Name(id=name) if name in self.local and name not in names:
-                raise Failed("UnboundLocalError", "a variable without a value", node)
+                said = f"cannot access local variable '{name}' where it is not associated with a value"
+                raise Failed("UnboundLocalError", said, node)
             case ast.Name(id=name):
                 return names[name] if name in names else self._global(name)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _DTYPES and "torch" not in names:
-                return Dtype(name)
+                return Member("torch", name)
             case ast.Attribute(value=owner, attr=name):
                 of = self._value(owner, names)
                 if of is None:
@@ -492,7 +493,10 @@ class _Reading:
             ):
                 raise Failed("ZeroDivisionError", "division by zero", node)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMPUTES:
-                return computed(node, _COMPUTES[type(op)], self._value(left, names), self._value(right, names))
+                sides = [self._value(each, names) for each in (left, right)]
+                if _is_huge(op, sides):
+                    raise Unknown
+                return computed(node, _COMPUTES[type(op)], *sides)
             case ast.Compare(left=left, ops=ops, comparators=others):
                 sides = [self._value_or_unknown(each, names) for each in (left, *others)]
                 if UNKNOWN in sides:
@@ -511,7 +515,8 @@ class _Reading:
                 return {self._value(key, names): self._value_or_unknown(each, names) for key, each in named}
             case ast.Subscript(value=of, slice=ast.Slice(lower=lower, upper=upper, step=None)):
                 ends = [None if each is None else self._value(each, names) for each in (lower, upper)]
-                return self._value(of, names)[slice(*ends)]
+                owner = self._value(of, names)
+                return type(owner)(owner[slice(*ends)])
             case ast.Subscript(value=of, slice=index):
                 owner, key = self._value(of, names), self._value(index, names)
                 return owner.get(key) if isinstance(owner, Section) else computed(node, operator.getitem, owner, key)
@@ -535,20 +540,22 @@ class _Reading:
             return replace(self, module=owner.name)._global(name)
         if isinstance(owner, Object) and name in owner.attributes:
             return owner.attributes[name]
+        if isinstance(owner, Member) and name == "value":
+            return owner.value
         if isinstance(owner, Class | Object):
             place = owner.target if isinstance(owner, Class) else owner.of
-            for _unused, nodes in self._defined([place], name):
+            for each, nodes in self._defined(self._resolution_order(place), name):
                 match nodes:
                     case [ast.Assign(value=ast.Constant(value=value))] if isinstance(owner, Class):
-                        text = self.tree.read(place.module) or b""
+                        text = self.tree.read(each.module) or b""
                         if re.search(rb"(?<!self)\.%s [-+*/|]?=(?!=)" % name.encode(), text):
                             raise Unknown
-                        return value
+                        return Member(str(each), value) if self._is_enumeration(each) else value
                     # A method may set a single value, but not the list of the known ones.
                     case [ast.Assign(value=ast.List() as value)]:
                         return self._value(value, {})
                     case [ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)]:
-                        return self._constant(Target(place.module, f"{place.qualname}.{name}"), value)
+                        return self._constant(Target(each.module, f"{each.qualname}.{name}"), value)
         raise Unknown
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:
@@ -588,7 +595,7 @@ class _Reading:
             case ast.Attribute(attr="exists") if isinstance(args[0], str) and is_file(args[0]):
                 return True
             case ast.Attribute(attr="deepcopy") if isinstance(args[0], list):
-                return [*args[0]]
+                return type(args[0])(args[0])
             case ast.Attribute(attr="get") if ast.unparse(call.func) == "sys.modules.get":
                 return None
             case ast.Name(id="hasattr") if isinstance(args[0], Module) and isinstance(args[1], str):
@@ -778,50 +785,58 @@ class _Reading:
             raise Unknown
         found = replace(self._within(place.module, None), local=frozenset())._value(value, {})
         if isinstance(found, dict):
-            return self.tree.recall(("registry", place), lambda: Registry(found, self._registered(place)))
+            return self.tree.recall(("registry", place), lambda: self._registry(place, found))
         return found
 
-    def _registered(self, registry: Target) -> Iterator[tuple[object, object]]:
-        """Yield the names that upstream's source registers in a registry, with the registered functions. Names from
-        the nearest modules come first.
+    def _registry(self, place: Target, own: Mapping[object, object]) -> Registry:
+        registry = Registry(own)
+        registry.registrations = self._registrations(place, registry)
+        return registry
 
-        Raises:
-            Unknown: a registered name is unknown.
-        """
-        places: list[ast.AST | None] = [self.tree.parse(registry.module)]
-        if registry.owner:
-            places = [*self.tree.nodes(Target(registry.module, registry.owner))]
-        inside = [each for place in places for each in getattr(place, "body", ())]
-        functions = [node for node in inside if isinstance(node, ast.FunctionDef)]
-        stored = [each.name for each in functions if stores(each, registry)]
+    def _registrations(self, place: Target, registry: Registry) -> Generator[None]:
+        """Follow the calls in upstream's source that register something in a registry, those in the nearest modules
+        first. If a call cannot be followed, the whole registry is unknown."""
+        scopes: list[ast.AST | None] = [self.tree.parse(place.module)]
+        if place.owner:
+            scopes = [*self.tree.nodes(Target(place.module, place.owner))]
+        inside = [each for scope in scopes for each in getattr(scope, "body", ())]
+        stored = [each.name for each in inside if isinstance(each, ast.FunctionDef) and stores(each, place)]
         if not stored:
             return
-        words = [f".{stored[0]}("] if registry.owner else stored
-        near = self.tree.modules_with((registry.module.rpartition(".")[0],), words)
-        far = self.tree.modules_with((registry.package,), words)
-        for module in dict.fromkeys((registry.module, *near)):
-            yield from self._registers(module, stored, registry)
-        for module in far:
-            yield from self._registers(module, stored, registry)
+        words = [f".{stored[0]}("] if place.owner else stored
+        near = self.tree.modules_with((place.module.rpartition(".")[0],), words)
+        modules = itertools.chain([place.module], near, self.tree.modules_with((place.package,), words))
+        done: set[str] = set()
+        try:
+            for module in modules:
+                for call, registered in self._registering(module, stored, place) if module not in done else ():
+                    reading = _Reading(module, self.tree, [], {})
+                    decorator = reading._value(call, {})
+                    if isinstance(decorator, Function):
+                        reading._call(decorator, [registered], {})
+                    yield
+                done.add(module)
+        except ENDS:
+            spoil(registry)
+            raise
 
-    def _registers(self, module: str, stored: Sequence[str], registry: Target) -> Iterator[tuple[object, object]]:
-        tree, reading = self.tree.parse(module), replace(self, module=module)
+    def _registering(self, module: str, stored: Sequence[str], registry: Target) -> Iterator[tuple[ast.Call, object]]:
+        """Yield the calls in a module that register something in a registry, with the registered functions."""
+        tree = self.tree.parse(module)
         functions: dict[int, object] = {}
         for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, ast.FunctionDef):
                 # The other decorators of upstream's functions only warn.
                 functions |= {id(each): Function(module, node, {}) for each in node.decorator_list}
             match node:
-                case ast.Call(func=ast.Attribute(value=of, attr=name), args=args) if (
-                    registry.owner and name in stored and self._is_registry(module, of, registry)
-                ):
-                    if not args:
-                        raise Unknown
-                    yield reading._value(args[0], {}), functions.get(id(node), UNKNOWN)
-                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if (
-                    not registry.owner and name in stored and self._refers_to(module, name, registry.module)
-                ):
-                    yield reading._value(first, {}), functions.get(id(node), UNKNOWN)
+                case ast.Call(func=ast.Attribute(value=of, attr=name)) if registry.owner:
+                    found = name in stored and self._is_registry(module, of, registry)
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if not registry.owner:
+                    found = name in stored and self._refers_to(module, name, registry.module)
+                case _:
+                    continue
+            if found:
+                yield node, functions.get(id(node), UNKNOWN)
 
     def _is_registry(self, module: str, of: ast.expr, registry: Target) -> bool:
         """Return whether an expression in `module` is the class of a registry, or one of its subclasses.
@@ -949,6 +964,11 @@ class _Reading:
             or bool(self.tree.nodes(Target(target.module, f"{target.qualname}.__new__")))
         )
 
+    def _is_enumeration(self, target: Target) -> bool:
+        """Return whether a class is an enumeration whose members are no strings or numbers."""
+        classes = [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
+        return any([ast.unparse(each) for each in node.bases] in (["Enum"], ["enum.Enum"]) for node in classes)
+
     def _resolution_order(self, target: Target) -> list[Target]:
         """Return a class and those of its base classes whose source is available."""
         return self.tree.recall(("line", target), lambda: [target, *self._bases(target)])
@@ -989,6 +1009,14 @@ class _Reading:
             if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
                 return place
         raise Unknown
+
+
+def _is_huge(op: ast.operator, sides: Sequence[object]) -> bool:
+    """Return whether the result of an operator may be longer or larger than anything in a configuration."""
+    lengths = [len(each) for each in sides if isinstance(each, str | list | tuple)]
+    numbers = [abs(each) for each in sides if isinstance(each, int | float)]
+    size = math.prod([*lengths, *numbers]) if isinstance(op, ast.Mult) else sum(lengths or numbers)
+    return size > (_LONGEST if lengths else _GREATEST)
 
 
 def _is_class_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from enum import Enum
 
 from verl_npu.registry.source.definition import NAMED
 from verl_npu.registry.source.tree import Target
@@ -35,6 +36,38 @@ def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[s
     hidden |= {each.name for each in inside if isinstance(each, ast.FunctionDef | ast.ClassDef)}
     stored = (each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
     return frozenset(stored) - hidden
+
+
+def sets_attribute(call: ast.Call) -> bool:
+    """Return whether a call sets an attribute of a frozen dataclass."""
+    match call:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="object"), attr="__setattr__"), args=[_, ast.Constant(), *_]
+        ):
+            return True
+    return False
+
+
+class Use(Enum):
+    """What a statement does with the value of a name."""
+
+    READ = "reads its attributes"
+    CALLED = "calls one of its methods"
+    PASSED = "passes it on"
+
+
+def uses(node: ast.AST) -> Iterator[tuple[str, Use]]:
+    """Yield the names that a statement reads, and what it does with their values. `get` changes nothing, so it does
+    not count as a method."""
+    inside = list(ast.walk(node))
+    calls = [each for each in inside if isinstance(each, ast.Call)]
+    owners = [each.value for each in inside if isinstance(each, ast.Attribute)]
+    owners += [each.args[0] for each in calls if sets_attribute(each)]
+    methods = (each.func for each in calls if getattr(each.func, "attr", "") != "get")
+    called, owning = {id(part) for each in methods for part in ast.walk(each)}, set(map(id, owners))
+    for each in inside:
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+            yield each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ
 
 
 def stored_parts(module: ast.Module | None) -> frozenset[str]:

@@ -6,7 +6,6 @@ it continues from a checkpoint, the way its workers are built, and the way they 
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +46,7 @@ _CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
 _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
 _ENGINE_WORKER = Target("verl.workers.engine_workers", "ActorRolloutRefWorker")
+_BACKENDS = Target("verl.workers.engine.base", "EngineRegistry.get_engine_cls")
 BACKEND = f"{ROLLOUT}.checkpoint_engine.backend"
 _CORRECTION = "algorithm.rollout_correction"
 _LEGACY = "trainer.use_legacy_worker_impl"
@@ -103,7 +103,7 @@ def _look_ups(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, T
     """Yield the key of each value, and the function or class of upstream's that looks it up, with its arguments."""
 
     def by_name(key: str, target: Target, *before: object) -> tuple[str, Target, Sequence[object]]:
-        return key, target, [*before, settings.get(key)]
+        return key, target, [*before, section(settings).get(key)]
 
     yield by_name(ESTIMATOR, Target(_ALGORITHMS, "get_adv_estimator_fn"))
     yield by_name(f"{ACTOR}.policy_loss.loss_mode", Target(_ALGORITHMS, "get_policy_loss_fn"))
@@ -178,7 +178,7 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         prompts = {"config": data, "truncation": settings.get("data.truncation")}
         yield method("data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__getitem__", prompts)
         for key in (TRAIN_FILES, VALIDATION_FILES):
-            files = {"config": data, "data_files": settings.get(key)}
+            files = {"config": data, "data_files": whole.get(key)}
             yield method(key, "verl.utils.dataset.rl_dataset:RLHFDataset", "__init__", {}, **files)
     of_trainer, trainer = _trainer(settings, tree), None
     # Before v0.8.0, the trainer's program always gives it reward functions.
@@ -241,33 +241,15 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         for name in ("_init_device_mesh", "_build_megatron_module", "_build_optimizer", "_build_lr_scheduler"):
             yield method(ACTOR, megatron, name, engine)
     yield ACTOR, Target("verl.workers.utils.losses", "ppo_loss"), [actor], {}
+    for role, kind in {ACTOR: "language_model", CRITIC: "value_model"}.items():
+        if role in trained and not _is_legacy(settings, tree):
+            backend = attribute(made(settings, role, tree), "engine", "strategy")
+            yield f"{role}.strategy", _BACKENDS, [], {"model_type": kind, "backend": backend}
     server = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
     if settings.text(ENGINE) == "vllm":
         rollout = {"config": made(settings, ROLLOUT, tree), "model_config": model}
         yield method(ROLLOUT, server, "_validate_configs", rollout)
         yield method(ROLLOUT, server, "_apply_quantization", rollout)
-
-
-def backend_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield an error for each role whose strategy is not supported by any of upstream's engines."""
-    if _is_legacy(settings, tree):
-        return
-    for role in roles:
-        strategy = attribute(made(settings, role, tree), "engine", "strategy")
-        # Only if no module that mentions the strategy registers it, all the others are read.
-        if isinstance(strategy, str) and strategy not in _backends(tree, strategy) and _backends(tree, ""):
-            yield Refusal(f"{role}.strategy", f"Unknown backend: {strategy}")
-
-
-def _backends(tree: SourceTree, mentioned: str) -> set[object]:
-    """Return the names that upstream's engines register in modules that mention a word."""
-    known: set[object] = set()
-    for module in tree.modules_with(("verl",), ["EngineRegistry.register(", mentioned]):
-        for node in ast.walk(tree.parse(module) or ast.Module([], [])):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "EngineRegistry.register":
-                named = next((each.value for each in node.keywords if each.arg == "backend"), None)
-                known |= {each.value for each in ast.walk(named or node) if isinstance(each, ast.Constant)}
-    return known
 
 
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
