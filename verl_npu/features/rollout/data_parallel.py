@@ -21,7 +21,8 @@ __all__ = ["SETTINGS", "SIZE", "Place", "data_parallel_size", "join", "sharing_o
 SETTINGS = ("data_parallel_size", "dp_model_parallel_size")
 """The setting's name in verl from v0.6.1 on, and its name in the earlier plugin for 796871d7."""
 _TENSOR = "tensor_model_parallel_size"
-SIZE = "VLLM_DPSIZE"
+SIZE = "VLLM_DP_SIZE"
+"""vLLM's environment variable for the number of engines that share a model."""
 _ENGINE = "vllm.v1.engine.llm_engine"
 _JOINT_STEPS = "should_execute_dummy_batch"
 """A name in vLLM's engine. If vLLM has it, several engines in different processes can compute their steps together."""

@@ -146,8 +146,7 @@ def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) 
     """For each rejected section, yield the section's key and the error messages of the class in its `_target_`."""
     for key in keys:
         said: list[str] = []
-        with contextlib.suppress(*ENDS):
-            _Reading("", tree, said, {}).make_section(section(settings, key))
+        made(settings, key, tree, said)
         yield from ((key, each) for each in dict.fromkeys(said))
 
 
@@ -158,12 +157,12 @@ def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str
     return {}
 
 
-def made(settings: Settings, key: str, tree: SourceTree) -> object:
-    """Return the object that Hydra creates from a section, or UNKNOWN if the section's class cannot be interpreted."""
-    try:
-        return _Reading("", tree, [], {}).make_section(section(settings, key))
-    except ENDS:
-        return UNKNOWN
+def made(settings: Settings, key: str, tree: SourceTree, said: list[str] | None = None) -> object:
+    """Return the object that Hydra creates from a section, or UNKNOWN if the section's class cannot be interpreted.
+    Errors of the class are added to `said`."""
+    with contextlib.suppress(*ENDS):
+        return _Reading("", tree, [] if said is None else said, {}).make_section(section(settings, key))
+    return UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +194,7 @@ class _Reading:
                     reading = replace(self._within(place.module, owner), enters=True)
                     rest = [*node.args.args, *node.args.kwonlyargs][len(own) + len(args) :]
                     return reading.body(node, [*own, *args], {**{each.arg: UNKNOWN for each in rest}, **given})
-                case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
+                case _ if self._definitions(place):
                     return self._call(Class(place), args, given)
         raise Unknown
 
@@ -623,7 +622,10 @@ class _Reading:
                     raise Unknown
                 return computed(call, _BUILTINS[name], *args)
             case ast.Name(id="init_device_mesh"):
-                self._check_mesh(given.get("mesh_shape", args[1] if len(args) > 1 else UNKNOWN), call)
+                # Torch raises an error if a mesh is larger than the world, and in a rank that is not in the mesh.
+                shape, world = given.get("mesh_shape", args[1] if len(args) > 1 else UNKNOWN), self.known.get(WORLD)
+                if world and isinstance(shape, tuple) and UNKNOWN not in shape and math.prod(shape) != world:
+                    raise Failed("RuntimeError", f"the device mesh {shape} does not match the {world} ranks", call)
                 raise Unknown
             case ast.Name(id=name):
                 return self._call(names[name] if name in names else self._global(name), args, given)
@@ -674,18 +676,6 @@ class _Reading:
         if isinstance(called, Function):
             return self._within(called.module, None).body(called.node, args, given, called.names)
         raise Unknown
-
-    def _check_mesh(self, shape: object, call: ast.Call) -> None:
-        """Torch raises an error for a mesh that is larger than the world, and in a rank that is not in the mesh."""
-        world = self.known.get(WORLD)
-        sizes = [each for each in shape if isinstance(each, int)] if isinstance(shape, tuple) else []
-        if (
-            isinstance(world, int)
-            and isinstance(shape, tuple)
-            and len(sizes) == len(shape)
-            and math.prod(sizes) != world
-        ):
-            raise Failed("RuntimeError", f"the device mesh {shape} does not match the {world} ranks", call)
 
     def _module(self, name: str, call: ast.Call) -> Module:
         """Return a module that is installed here, and that upstream imports by name."""
@@ -740,8 +730,8 @@ class _Reading:
         return found
 
     def _fields(self, of: Target) -> Iterator[tuple[str, ast.AnnAssign]]:
-        for node in self.tree.nodes(of):
-            for each in node.body if isinstance(node, ast.ClassDef) else ():
+        for node in self._definitions(of):
+            for each in node.body:
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                     yield each.target.id, each
 
@@ -770,7 +760,7 @@ class _Reading:
                         return Module(f"{source}.{first}", self.tree)
                 case [ast.Import(names=[ast.alias(name=full, asname=str())])] if self.tree.read(full) is not None:
                     return Module(full, self.tree)
-                case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
+                case _ if self._definitions(place):
                     return Class(place)
                 case [ast.FunctionDef(decorator_list=[]) as node]:
                     return Function(place.module, node, {})
@@ -828,40 +818,36 @@ class _Reading:
             if isinstance(node, ast.FunctionDef):
                 # The other decorators of upstream's functions only warn.
                 functions |= {id(each): Function(module, node, {}) for each in node.decorator_list}
-            match node:
-                case ast.Call(func=ast.Attribute(value=of, attr=name)) if registry.owner:
-                    found = name in stored and self._is_registry(module, of, registry)
-                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if not registry.owner:
-                    found = name in stored and self._refers_to(module, name, registry.module)
-                case _:
-                    continue
-            if found:
+            if isinstance(node, ast.Call) and self._registers(module, node, stored, registry):
                 yield node, functions.get(id(node), UNKNOWN)
 
-    def _is_registry(self, module: str, of: ast.expr, registry: Target) -> bool:
-        """Return whether an expression in `module` is the class of a registry, or one of its subclasses.
+    def _registers(self, module: str, call: ast.Call, stored: Sequence[str], registry: Target) -> bool:
+        """Return whether a call in `module` calls one of the functions `stored`, which store something in a registry.
 
         Raises:
-            Unknown: the expression may be anything.
+            Unknown: the called function may be anything.
         """
-        name = of.id if isinstance(of, ast.Name) else ""
-        if getattr(of, "attr", "") == registry.owner or (name and self._refers_to(module, name, registry.module)):
-            return True
-        while isinstance(of, ast.Attribute):
-            of = of.value
+        func = call.func
+        name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+        if name not in stored or (registry.owner and not isinstance(func, ast.Attribute)):
+            return False
+        of = func.value if registry.owner and isinstance(func, ast.Attribute) else func
+        with contextlib.suppress(Unknown):
+            match replace(self, module=module)._value(of, {}):
+                case Class(target=target):
+                    return Target(registry.module, registry.owner) in self._resolution_order(target)
+                case found:
+                    return isinstance(found, Function) and found.module == registry.module
+        first = next((each.id for each in ast.walk(of) if isinstance(each, ast.Name)), "")
         sources: list[str] = []
-        for node in self.tree.nodes(Target(module, of.id)) if isinstance(of, ast.Name) else ():
+        for node in self.tree.nodes(Target(module, first)):
             if isinstance(node, ast.Import):
                 sources += [each.name for each in node.names]
-            else:
-                sources.append(self.tree.imported_module(module, node) if isinstance(node, ast.ImportFrom) else module)
-        if sources and not any(each.partition(".")[0] in self.tree for each in sources):
+            elif isinstance(node, ast.ImportFrom):
+                sources.append(self.tree.imported_module(module, node))
+        if not registry.owner or (sources and not any(each.partition(".")[0] in self.tree for each in sources)):
             return False
-        return Target(registry.module, registry.owner) in self._resolution_order(self._class(module, name))
-
-    def _refers_to(self, module: str, name: str, of: str) -> bool:
-        """Return whether a name in `module` refers to something in the module `of`."""
-        return any(place.module == of for place in self._places(Target(module, name))) or module == of
+        raise Unknown
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
         """Yield each class that defines a name, with its definitions of that name."""
@@ -949,64 +935,56 @@ class _Reading:
             self._method(line, "__post_init__", made, [], {})
         return made
 
+    def _definitions(self, target: Target) -> list[ast.ClassDef]:
+        return [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
+
     def _is_made_elsewhere(self, target: Target) -> bool:
         """Return whether other code than `__init__` may make the objects of a class: a decorator, or a metaclass."""
-        classes = [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
-        bases = " ".join(ast.unparse(each) for node in classes for each in node.bases)
-        decorators = [ast.unparse(each) for node in classes for each in node.decorator_list]
-        metaclasses = [
-            ast.unparse(each.value) for node in classes for each in node.keywords if each.arg == "metaclass"
-        ]
-        return (
-            not all(re.search(r"dataclass|register|ray\.remote", each) for each in decorators)
-            or not all(each.endswith("ABCMeta") for each in metaclasses)
-            or re.search(r"Enum|Flag|NamedTuple|TypedDict", bases) is not None
-            or bool(self.tree.nodes(Target(target.module, f"{target.qualname}.__new__")))
-        )
+        for node in self._definitions(target):
+            bases, decorators = " ".join(map(ast.unparse, node.bases)), map(ast.unparse, node.decorator_list)
+            metaclasses = (ast.unparse(each.value) for each in node.keywords if each.arg == "metaclass")
+            if (
+                re.search(r"Enum|Flag|NamedTuple|TypedDict", bases)
+                or not all(re.search(r"dataclass|register|ray\.remote", each) for each in decorators)
+                or not all(each.endswith("ABCMeta") for each in metaclasses)
+            ):
+                return True
+        return bool(self.tree.nodes(Target(target.module, f"{target.qualname}.__new__")))
 
     def _is_enumeration(self, target: Target) -> bool:
         """Return whether a class is an enumeration whose members are no strings or numbers."""
-        classes = [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
-        return any([ast.unparse(each) for each in node.bases] in (["Enum"], ["enum.Enum"]) for node in classes)
+        bases = [[ast.unparse(each) for each in node.bases] for node in self._definitions(target)]
+        return ["Enum"] in bases or ["enum.Enum"] in bases
 
     def _resolution_order(self, target: Target) -> list[Target]:
         """Return a class and those of its base classes whose source is available."""
         return self.tree.recall(("line", target), lambda: [target, *self._bases(target)])
 
     def _bases(self, target: Target) -> list[Target]:
-        found: list[Target] = []
-        for node in self.tree.nodes(target):
-            for base in node.bases if isinstance(node, ast.ClassDef) else ():
-                if isinstance(base, ast.Name):
-                    try:
-                        found += self._resolution_order(self._class(target.module, base.id))
-                    except Unknown:
-                        continue
+        return [each for base in self._direct_bases(target) if base for each in self._resolution_order(base)]
+
+    def _direct_bases(self, target: Target) -> list[Target | None]:
+        """Return the base classes of a class that may have fields. None is a class whose source is not available."""
+        found: list[Target | None] = []
+        for base in (base for node in self._definitions(target) for base in node.bases):
+            if ast.unparse(base) != "collections.abc.Mapping":
+                try:
+                    found.append(self._class(target.module, base.id if isinstance(base, ast.Name) else ""))
+                except Unknown:
+                    found.append(None)
         return found
 
     def _is_whole(self, target: Target) -> bool:
         """Return whether a class is a dataclass, and all its base classes that may have fields are known."""
-        for node in self.tree.nodes(target):
-            if not isinstance(node, ast.ClassDef) or not any(
-                "dataclass" in ast.unparse(by) for by in node.decorator_list
-            ):
-                return False
-            for base in node.bases:
-                if isinstance(base, ast.Name):
-                    try:
-                        self._class(target.module, base.id)
-                    except Unknown:
-                        return False
-                elif ast.unparse(base) != "collections.abc.Mapping":
-                    return False
-        return True
+        decorators = [ast.unparse(each) for node in self._definitions(target) for each in node.decorator_list]
+        return any("dataclass" in each for each in decorators) and None not in self._direct_bases(target)
 
     def _places(self, target: Target) -> Iterator[Target]:
         return self.tree.places(target, _UNREAD)
 
     def _class(self, module: str, name: str) -> Target:
         for place in self._places(Target(module, name)):
-            if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
+            if self._definitions(place):
                 return place
         raise Unknown
 

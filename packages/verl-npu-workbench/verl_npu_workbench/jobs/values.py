@@ -222,14 +222,7 @@ def refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[ob
 
 
 def is_instance(value: object, kinds: ast.expr) -> bool:
-    each = [kinds]
-    while any(isinstance(kind, ast.BinOp | ast.Tuple) for kind in each):
-        each = [
-            part
-            for kind in each
-            for part in ([kind.left, kind.right] if isinstance(kind, ast.BinOp) else getattr(kind, "elts", [kind]))
-        ]
-    named = {kind.id if isinstance(kind, ast.Name) else "" for kind in each}
+    named = {each.id for each in ast.walk(kinds) if isinstance(each, ast.Name)}
     if named == {"Enum"} and isinstance(value, str):
         return False
     if named >= {"list", "ListConfig"} and isinstance(value, list):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..job import Outcome, Phase, RankJob, Started, StartJob
+from .raised import told
 
 if TYPE_CHECKING:
     from .recording import Recording
@@ -78,7 +79,8 @@ def _run(job: RankJob) -> Outcome:
                 _run_phases(job, recording, folder, missing)
         except Exception as raised:  # the user is told whatever verl raises
             traceback.print_exc()
-            error = f"{type(raised).__name__}: {raised}".strip()
+            said, where, code = told(raised, job.tree)
+            error = f"{said}, in {where}: `{code}`"
         return Outcome(
             rank=job.rank,
             phases=recording.costs(),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import importlib
 import inspect
 import os
@@ -31,6 +30,7 @@ from ...extras import is_installed
 from ...jobs.keys import ROLES
 from ...jobs.settings import override
 from ..job import SAYS, Part, Started, StartJob
+from .raised import SCRIPT_PACKAGES, root, text_of, told
 from .recording import Recording
 from .workers import LegacyWorkers, SleepingRollout, Workers, configuration, no_engine, workers_of
 
@@ -41,13 +41,8 @@ _SERVER, _SERVERS = "verl.workers.rollout.vllm_rollout.vllm_async_server", ("vLL
 """The module of vLLM's server in verl, and the names that the server's class has had."""
 _PACKAGES = ("vllm", "sglang", "tensorrt_llm")
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
-_SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
-"""Packages, besides verl, whose source lines may be shown to the user."""
 _TRAINERS = (("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer"))
 _UNREGISTERED = re.compile(r"Checkpoint engine (\S+) not registered")
-_SCRIPT_PACKAGES = ("verl", "recipe")
-"""Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
-job, too."""
 _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
@@ -76,8 +71,8 @@ def start(job: StartJob, recording: Recording, folder: str) -> Started:
             if why := _not_judged(raised):
                 missing.append(why)
                 continue
-            told = _told(raised, job)
-            return dataclasses.replace(told, passed=passed, missing=missing, part=part.value, host=_peak())
+            error, where, code = told(raised, job.rank.tree)
+            return Started(passed, missing, part.value, error, where, code, host=_peak())
         passed.append(part.value)
     return Started(passed=passed, missing=missing, host=_peak())
 
@@ -179,7 +174,7 @@ class _Start:
         except (ImportError, ValueError) as error:
             if name not in _PACKAGES or is_installed(name):
                 raise
-            self._missing.append(_text(error))
+            self._missing.append(text_of(error))
             return lambda **_: SleepingRollout(0)
         if (name, mode) != ("vllm", "sync"):
             return lambda **_: SleepingRollout(0)
@@ -191,7 +186,7 @@ class _Start:
         try:
             return build(*given, **named)
         except ModuleNotFoundError as error:
-            self._missing.append(_text(error))
+            self._missing.append(text_of(error))
         except Reached:
             pass
         return no_engine()
@@ -389,16 +384,9 @@ def _nothing(*_: object, **__: object) -> None:
     """Stand in for a call that needs a cluster."""
 
 
-def _root(raised: BaseException) -> BaseException:
-    """Return the original error if Hydra wrapped it in an error of its own."""
-    while type(raised).__module__.startswith("hydra.") and raised.__cause__ is not None:
-        raised = raised.__cause__
-    return raised
-
-
 def _not_judged(raised: BaseException) -> str:
     """Return the text of an error that the script does not cause. Empty if the script causes the error."""
-    error = _root(raised)
+    error = root(raised)
     if isinstance(error, argparse.ArgumentError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -406,9 +394,9 @@ def _not_judged(raised: BaseException) -> str:
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
     missing = error.name or "" if isinstance(error, ModuleNotFoundError | UnavailableError) else ""
     of_machine = isinstance(error, OSError | MemoryError) or "can't allocate memory" in str(error)
-    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _SCRIPT_PACKAGES)
+    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in SCRIPT_PACKAGES)
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
-    return _text(error) if ours or is_elsewhere or stands_in or _needs_vllm(str(error)) else ""
+    return text_of(error) if ours or is_elsewhere or stands_in or _needs_vllm(str(error)) else ""
 
 
 def _needs_vllm(said: str) -> bool:
@@ -417,26 +405,4 @@ def _needs_vllm(said: str) -> bool:
     if named is None or is_installed("vllm"):
         return False
     folder = Path(str(importlib.import_module("verl.checkpoint_engine").__file__)).parent
-    return any(f'register("{named[1]}")' in path.read_text(errors="replace") for path in folder.glob("*.py"))
-
-
-def _told(raised: BaseException, job: StartJob) -> Started:
-    """Return the error, with the innermost line of upstream's code in its traceback."""
-    error = _root(raised)
-    # Hydra's own error has the line of upstream that asked it to make an object.
-    frames = [frame for each in (raised, error) for frame in traceback.extract_tb(each.__traceback__)]
-    shown = [frame for frame in frames if _is_shown(frame.filename, job.rank.tree)] or list(frames[-1:])
-    where = f"{shown[-1].filename}:{shown[-1].lineno}" if shown else ""
-    return Started(error=_text(error), where=where, code=(shown[-1].line or "") if shown else "")
-
-
-def _is_shown(file: str, tree: str) -> bool:
-    packages = Path(file).parts
-    return "verl_npu_workbench" not in packages and (
-        bool({*_SCRIPT_PACKAGES, *_SHOWN_PACKAGES} & {*packages}) or Path(file).is_relative_to(tree)
-    )
-
-
-def _text(raised: BaseException) -> str:
-    error = _root(raised)
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    return any(f'register("{named[1]}")' in path.readtext_of(errors="replace") for path in folder.glob("*.py"))
