@@ -27,7 +27,7 @@ from .changes import (
     changed_in,
     leaving,
     local_names,
-    sets_attribute,
+    set_attributes,
     stored_parts,
     stores,
     uses,
@@ -330,10 +330,10 @@ class _Reading:
                     self._forget_state(known)
                 case Object() | dict() | list() if use is not Use.READ:
                     self._change(name, names)
+        for each in set_attributes(node):
+            self._bind(each, UNKNOWN, names)
         for each in ast.walk(node):
             match each:
-                case ast.Call(args=[of, ast.Constant(value=str(name)), *_]) if sets_attribute(each):
-                    self._bind(ast.Attribute(of, name), UNKNOWN, names)
                 case ast.Attribute(ctx=ast.Store() | ast.Del()):
                     self._bind(each, UNKNOWN, names)
                 case ast.Subscript(value=of, ctx=ast.Store() | ast.Del()):
@@ -838,9 +838,10 @@ class _Reading:
                     return Target(registry.module, registry.owner) in self._resolution_order(target)
                 case found:
                     return isinstance(found, Function) and found.module == registry.module
-        first = next((each.id for each in ast.walk(of) if isinstance(each, ast.Name)), "")
+        while isinstance(of, ast.Attribute):
+            of = of.value
         sources: list[str] = []
-        for node in self.tree.nodes(Target(module, first)):
+        for node in self.tree.nodes(Target(module, of.id if isinstance(of, ast.Name) else "")):
             if isinstance(node, ast.Import):
                 sources += [each.name for each in node.names]
             elif isinstance(node, ast.ImportFrom):

@@ -38,14 +38,15 @@ def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[s
     return frozenset(stored) - hidden
 
 
-def sets_attribute(call: ast.Call) -> bool:
-    """Return whether a call sets an attribute of a frozen dataclass."""
-    match call:
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name(id="object"), attr="__setattr__"), args=[_, ast.Constant(), *_]
-        ):
-            return True
-    return False
+def set_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
+    """Yield the attributes that a statement sets in the way of frozen dataclasses."""
+    for each in ast.walk(node):
+        match each:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="object"), attr="__setattr__"),
+                args=[of, ast.Constant(value=str(name)), *_],
+            ):
+                yield ast.Attribute(of, name)
 
 
 class Use(Enum):
@@ -60,11 +61,9 @@ def uses(node: ast.AST) -> Iterator[tuple[str, Use]]:
     """Yield the names that a statement reads, and what it does with their values. `get` changes nothing, so it does
     not count as a method."""
     inside = list(ast.walk(node))
-    calls = [each for each in inside if isinstance(each, ast.Call)]
-    owners = [each.value for each in inside if isinstance(each, ast.Attribute)]
-    owners += [each.args[0] for each in calls if sets_attribute(each)]
-    methods = (each.func for each in calls if getattr(each.func, "attr", "") != "get")
-    called, owning = {id(part) for each in methods for part in ast.walk(each)}, set(map(id, owners))
+    attributes = [*set_attributes(node), *(each for each in inside if isinstance(each, ast.Attribute))]
+    calls = (each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get")
+    called, owning = {id(part) for each in calls for part in ast.walk(each)}, {id(each.value) for each in attributes}
     for each in inside:
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
             yield each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ

@@ -201,29 +201,23 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         for owner in ("AgentLoopWorkerBase", "AgentLoopWorker"):
             yield method(f"{ROLLOUT}.agent", f"{loops}:{owner}", "_run_agent_loop", {"config": whole}, agent_name=loop)
     actor, model = made(settings, ACTOR, tree), made(settings, MODEL, tree)
-    if settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2"):
-        engine = {
-            "config": section(settings, ROLES),
-            "model_config": model,
-            "engine_config": made(settings, f"{ACTOR}.fsdp_config", tree),
-            "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
-        }
-        fsdp = "verl.workers.engine.fsdp.transformer_impl:FSDPEngine"
-        for name in (
-            "_init_device_mesh",
-            "_build_module",
-            "_build_fsdp_module",
-            "_build_optimizer",
-            "_build_lr_scheduler",
+    by_fsdp = settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2")
+    if by_fsdp or is_megatron(settings):
+        module, kind, part = ("fsdp", "FSDP", "fsdp_config") if by_fsdp else ("megatron", "Megatron", "megatron")
+        parts = {"engine_config": f"{ACTOR}.{part}", "optimizer_config": f"{ACTOR}.optim"}
+        engine = {"config": section(settings, ROLES), "model_config": model}
+        engine |= {name: made(settings, key, tree) for name, key in parts.items()}
+        for step in (
+            "init_device_mesh",
+            f"build_{module}_module",
+            "build_module",
+            "build_optimizer",
+            "build_lr_scheduler",
         ):
-            yield method(ACTOR, fsdp, name, engine)
-        legacy = {
-            "config": section(settings, ROLES),
-            "role": "actor_rollout",
-            "_is_actor": True,
-            "_is_rollout": True,
-            "_is_lora": False,
-        }
+            yield method(ACTOR, f"verl.workers.engine.{module}.transformer_impl:{kind}Engine", f"_{step}", engine)
+    if by_fsdp:
+        roles = {"role": "actor_rollout", "_is_actor": True, "_is_rollout": True, "_is_lora": False}
+        legacy = {"config": section(settings, ROLES), **roles}
         yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", legacy)
         yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
     critic = made(settings, CRITIC, tree)
@@ -231,15 +225,6 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         worker = Target("verl.workers.fsdp_workers", "CriticWorker")
         yield CRITIC, worker, [made(given_settings, CRITIC, tree)], {}
         yield CRITIC, Target(worker.module, "CriticWorker.init_model"), [instance(worker, {"config": critic})], {}
-    megatron = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
-    if is_megatron(settings):
-        engine = {
-            "model_config": model,
-            "engine_config": made(settings, f"{ACTOR}.megatron", tree),
-            "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
-        }
-        for name in ("_init_device_mesh", "_build_megatron_module", "_build_optimizer", "_build_lr_scheduler"):
-            yield method(ACTOR, megatron, name, engine)
     yield ACTOR, Target("verl.workers.utils.losses", "ppo_loss"), [actor], {}
     for role, kind in {ACTOR: "language_model", CRITIC: "value_model"}.items():
         if role in trained and not _is_legacy(settings, tree):

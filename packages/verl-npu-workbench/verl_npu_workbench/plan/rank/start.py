@@ -405,4 +405,4 @@ def _needs_vllm(said: str) -> bool:
     if named is None or is_installed("vllm"):
         return False
     folder = Path(str(importlib.import_module("verl.checkpoint_engine").__file__)).parent
-    return any(f'register("{named[1]}")' in path.readtext_of(errors="replace") for path in folder.glob("*.py"))
+    return any(f'register("{named[1]}")' in path.read_text(errors="replace") for path in folder.glob("*.py"))
