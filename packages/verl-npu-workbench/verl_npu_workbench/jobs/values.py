@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +35,6 @@ class DictConfig(dict[object, object]):
 
 
 PLAIN = (str, bool, int, float, list, tuple, dict, type(None), ListConfig, DictConfig)
-_CONFIGURED: Mapping[object, Callable[[Any], object]] = {list: ListConfig, dict: DictConfig}
 ENDS = (Unknown, RecursionError)
 """The errors that end the interpretation of a call."""
 UNKNOWN = object()
@@ -68,10 +66,16 @@ class Section:
         if key not in self.values:
             return UNKNOWN
         # Upstream's code may change its lists.
-        if own := _CONFIGURED.get(type(value)):
-            value = self.values[key] = own(deepcopy(value))
+        if type(value) in (list, dict):
+            value = self.values[key] = _configured(value)
         # Only the running job can resolve the rest of the interpolations; `???` marks a missing value.
         return UNKNOWN if isinstance(value, str | list) and ("${" in str(value) or value == "???") else value
+
+
+def _configured(value: object) -> object:
+    if isinstance(value, dict):
+        return DictConfig((name, _configured(each)) for name, each in value.items())
+    return ListConfig(map(_configured, value)) if isinstance(value, list) else value
 
 
 class Registry(dict[object, object]):
