@@ -783,7 +783,7 @@ class _Reading:
         registry.registrations = self._registrations(place, registry)
         return registry
 
-    def _registrations(self, place: Target, registry: Registry) -> Generator[None]:
+    def _registrations(self, place: Target, registry: Registry) -> Generator[None, None, None]:
         """Follow the calls in upstream's source that register something in a registry, those in the nearest modules
         first. If a call cannot be followed, the whole registry is unknown."""
         scopes: list[ast.AST | None] = [self.tree.parse(place.module)]

@@ -92,9 +92,8 @@ def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree)
 def name_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield an error for each value that upstream looks up by name and cannot find."""
     for key, target, arguments in _look_ups(settings, roles):
-        value = settings.get(key)
-        # Only the job knows the value of an interpolation.
-        if isinstance(value, str | list) and value and value != "???" and "${" not in str(value):
+        value = section(settings).get(key)
+        if isinstance(value, str | list) and value:
             for message in refused(target, arguments, tree):
                 yield Refusal(key, message)
 

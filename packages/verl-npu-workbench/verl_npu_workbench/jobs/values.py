@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +83,7 @@ class Registry(dict[object, object]):
     """A registry dictionary in upstream's code. If a look-up does not find a name, upstream's registrations are
     followed one after the other, until one of them adds the name. They may also fill dictionaries in the registry."""
 
-    registrations: Generator[None]
+    registrations: Generator[None, None, None]
     """The registrations that have not been followed yet."""
 
     def __contains__(self, name: object) -> bool:
@@ -101,7 +102,7 @@ class Registry(dict[object, object]):
 
     def _following(self) -> Iterator[None]:
         # A registration sees only the earlier ones.
-        if not self.registrations.gi_running:
+        if inspect.getgeneratorstate(self.registrations) != inspect.GEN_RUNNING:
             for _unused in self.registrations:
                 if is_spoiled(self):
                     raise Unknown
