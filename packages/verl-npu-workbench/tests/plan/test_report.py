@@ -33,11 +33,11 @@ def test_a_plan_that_upstream_refuses_shows_only_the_refusal(planned, capsys: py
     plan = planned({"load": 1.0})
     _print(plan, judge(plan), Search(), None, {}, True)
     assert "seconds of a step" in capsys.readouterr().out
-    refused = dataclasses.replace(plan.outcomes[0], error="ValueError: both, in actor.py:1: `raise`", failed_in="load")
+    refused = dataclasses.replace(plan.outcomes[0], error="ValueError: both (actor.py:1: `raise`)", failed_in="load")
     plan = dataclasses.replace(plan, outcomes=(refused,))
     _print(plan, judge(plan), Search(), None, {}, True)
     shown = capsys.readouterr().out
-    assert shown.rstrip().endswith("rank 0 failed in load: ValueError: both, in actor.py:1: `raise`")
+    assert shown.rstrip().endswith("rank 0 failed in load: ValueError: both (actor.py:1: `raise`)")
 
 
 def test_the_largest_micro_batch_is_told_with_what_was_planned(planned) -> None:

@@ -80,7 +80,7 @@ def _run(job: RankJob) -> Outcome:
         except Exception as raised:  # the user is told whatever verl raises
             traceback.print_exc()
             said, where, code = told(raised, job.tree)
-            error = f"{said}, in {where}: `{code}`"
+            error = f"{said} ({where}: `{code}`)"
         return Outcome(
             rank=job.rank,
             phases=recording.costs(),
