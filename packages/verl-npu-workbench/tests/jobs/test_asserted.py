@@ -178,6 +178,8 @@ REGISTERED = {
     "by a keyword with another name": ('@Sub.register(name="newer")', ["no new in ['newer', 'one', 'other']"]),
     "by something": ('@elsewhere().register("new")', []),
     "elsewhere": ('@elsewhere.Registry2.register("new")', ["no new in ['one', 'other']"]),
+    "in a function": ("def f():\n    from elsewhere import E\n    E.register('new')", ["no new in ['one', 'other']"]),
+    "in an object": ("made = elsewhere.make()\nmade.register('new')", ["no new in ['one', 'other']"]),
     "in another registry": ('@Dispatch.register("new")', ["no new in ['one', 'other']"]),
 }
 

@@ -841,13 +841,21 @@ class _Reading:
                     return isinstance(found, Function) and found.module == registry.module
         while isinstance(of, ast.Attribute):
             of = of.value
+        name = of.id if isinstance(of, ast.Name) else ""
         sources: list[str] = []
-        for node in self.tree.nodes(Target(module, of.id if isinstance(of, ast.Name) else "")):
-            if isinstance(node, ast.Import):
-                sources += [each.name for each in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                sources.append(self.tree.imported_module(module, node))
-        if not registry.owner or (sources and not any(each.partition(".")[0] in self.tree for each in sources)):
+        # A function may import the name for itself.
+        for node in ast.walk(self.tree.parse(module) or ast.Module([], [])):
+            names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else ()
+            if name in [each.asname or each.name.partition(".")[0] for each in names]:
+                of_module = isinstance(node, ast.ImportFrom) and self.tree.imported_module(module, node)
+                sources += [of_module] if of_module else [each.name for each in names]
+        is_foreign = sources and not any(each.partition(".")[0] in self.tree for each in sources)
+        # A registry is a class, and not what a function returns.
+        made = [
+            isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
+            for each in self.tree.nodes(Target(module, name))
+        ]
+        if not registry.owner or is_foreign or (made and all(made)):
             return False
         raise Unknown
 
