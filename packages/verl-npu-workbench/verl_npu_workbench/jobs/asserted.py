@@ -142,14 +142,6 @@ def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object
     return None
 
 
-def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) -> Iterator[tuple[str, str]]:
-    """For each rejected section, yield the section's key and the error messages of the class in its `_target_`."""
-    for key in keys:
-        said: list[str] = []
-        made(settings, key, tree, said)
-        yield from ((key, each) for each in dict.fromkeys(said))
-
-
 def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str]:
     """Return the annotated types of the fields of the class in a section's `_target_`."""
     with contextlib.suppress(*ENDS):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import WORLD, field_types, made, refused, refused_sections, returned
+from .asserted import WORLD, field_types, made, refused, returned
 from .keys import (
     ACTOR,
     CRITIC,
@@ -85,8 +85,10 @@ def _trainer(settings: Settings, tree: SourceTree) -> Target:
 
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that upstream raises when it instantiates the classes of the roles' configuration sections."""
-    for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL, "distillation"], tree):
-        yield Refusal(key, said)
+    for key in (*roles, ROLLOUT, MODEL, "distillation"):
+        said: list[str] = []
+        made(settings, key, tree, said)
+        yield from (Refusal(key, each) for each in dict.fromkeys(said))
 
 
 def name_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
