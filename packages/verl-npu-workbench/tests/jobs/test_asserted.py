@@ -195,6 +195,15 @@ def test_a_name_may_be_registered_in_several_ways(by: str, said: list[str], tree
     assert list(refused(Target("verl.parts", "Registry.new"), ["new"], tree)) == said
 
 
+def test_a_registry_is_read_apart_from_the_function_that_asks(tree: SourceTree, tmp_path: Path) -> None:
+    asks = "from .parts import Registry\n\ndef ask(name):\n    assert name in Registry._parts, name\n    Registry2 = 1"
+    (tmp_path / "verl" / "asks.py").write_text(asks)
+    more = "from .parts import Registry as Registry2\n\n@Registry2.register('two')\nclass Two: ..."
+    (tmp_path / "verl" / "more.py").write_text(more)
+    said = list(refused(Target("verl.asks", "ask"), ["another"], tree))
+    assert said == ["another"]
+
+
 ENGINES = """
 class Engines:
     _engines = {}

@@ -826,7 +826,7 @@ class _Reading:
             return False
         of = func.value if registry.owner and isinstance(func, ast.Attribute) else func
         with contextlib.suppress(Unknown):
-            match replace(self, module=module)._value(of, {}):
+            match _Reading(module, self.tree, [], {})._value(of, {}):
                 case Class(target=target):
                     return Target(registry.module, registry.owner) in self._resolution_order(target)
                 case found:
