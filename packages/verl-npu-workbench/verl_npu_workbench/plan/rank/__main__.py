@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..job import Outcome, Phase, RankJob, Started, StartJob
-from .raised import told
 
 if TYPE_CHECKING:
     from .recording import Recording
@@ -79,6 +78,8 @@ def _run(job: RankJob) -> Outcome:
                 _run_phases(job, recording, folder, missing)
         except Exception as raised:  # the user is told whatever verl raises
             traceback.print_exc()
+            from .start import told
+
             said, where, code = told(raised, job.tree)
             error = f"{said} ({where}: `{code}`)"
         return Outcome(

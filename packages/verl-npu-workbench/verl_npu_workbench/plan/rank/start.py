@@ -30,7 +30,6 @@ from ...extras import is_installed
 from ...jobs.keys import ROLES
 from ...jobs.settings import override
 from ..job import SAYS, Part, Started, StartJob
-from .raised import SCRIPT_PACKAGES, root, text_of, told
 from .recording import Recording
 from .workers import LegacyWorkers, SleepingRollout, Workers, configuration, no_engine, workers_of
 
@@ -40,6 +39,11 @@ if TYPE_CHECKING:
 _SERVER, _SERVERS = "verl.workers.rollout.vllm_rollout.vllm_async_server", ("vLLMHttpServerBase", "vLLMHttpServer")
 """The module of vLLM's server in verl, and the names that the server's class has had."""
 _PACKAGES = ("vllm", "sglang", "tensorrt_llm")
+_SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
+"""Packages, besides verl, whose source lines may be shown to the user."""
+_SCRIPT_PACKAGES = ("verl", "recipe")
+"""Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
+job, too."""
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _TRAINERS = (("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer"))
 _UNREGISTERED = re.compile(r"Checkpoint engine (\S+) not registered")
@@ -174,7 +178,7 @@ class _Start:
         except (ImportError, ValueError) as error:
             if name not in _PACKAGES or is_installed(name):
                 raise
-            self._missing.append(text_of(error))
+            self._missing.append(_text(error))
             return lambda **_: SleepingRollout(0)
         if (name, mode) != ("vllm", "sync"):
             return lambda **_: SleepingRollout(0)
@@ -186,7 +190,7 @@ class _Start:
         try:
             return build(*given, **named)
         except ModuleNotFoundError as error:
-            self._missing.append(text_of(error))
+            self._missing.append(_text(error))
         except Reached:
             pass
         return no_engine()
@@ -387,7 +391,7 @@ def _nothing(*_: object, **__: object) -> None:
 def _not_judged(raised: BaseException) -> str:
     """Return the text of an error that the script does not cause, or an empty string if the script causes the
     error."""
-    error = root(raised)
+    error = _root(raised)
     if isinstance(error, argparse.ArgumentError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -395,9 +399,9 @@ def _not_judged(raised: BaseException) -> str:
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
     missing = error.name or "" if isinstance(error, ModuleNotFoundError | UnavailableError) else ""
     of_machine = isinstance(error, OSError | MemoryError) or "can't allocate memory" in str(error)
-    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in SCRIPT_PACKAGES)
+    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _SCRIPT_PACKAGES)
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
-    return text_of(error) if ours or is_elsewhere or stands_in or _needs_vllm(str(error)) else ""
+    return _text(error) if ours or is_elsewhere or stands_in or _needs_vllm(str(error)) else ""
 
 
 def _needs_vllm(said: str) -> bool:
@@ -407,3 +411,33 @@ def _needs_vllm(said: str) -> bool:
         return False
     folder = Path(str(importlib.import_module("verl.checkpoint_engine").__file__)).parent
     return any(f'register("{named[1]}")' in path.read_text(errors="replace") for path in folder.glob("*.py"))
+
+
+def _root(raised: BaseException) -> BaseException:
+    """Return the original error if Hydra wrapped it in an error of its own."""
+    while type(raised).__module__.startswith("hydra.") and raised.__cause__ is not None:
+        raised = raised.__cause__
+    return raised
+
+
+def told(raised: BaseException, tree: str) -> tuple[str, str, str]:
+    """Return the error, and the place and the text of the innermost line of upstream's code in its traceback."""
+    error = _root(raised)
+    # Hydra's own error has the line of upstream that asked it to make an object.
+    frames = [frame for each in (raised, error) for frame in traceback.extract_tb(each.__traceback__)]
+    shown = [frame for frame in frames if _is_shown(frame.filename, tree)] or frames[-1:]
+    where = f"{shown[-1].filename}:{shown[-1].lineno}" if shown else ""
+    return _text(error), where, (shown[-1].line or "") if shown else ""
+
+
+def _is_shown(file: str, tree: str) -> bool:
+    packages = Path(file).parts
+    return "verl_npu_workbench" not in packages and (
+        bool({*_SCRIPT_PACKAGES, *_SHOWN_PACKAGES} & {*packages}) or Path(file).is_relative_to(tree)
+    )
+
+
+def _text(raised: BaseException) -> str:
+    """Return the type and the message of an error."""
+    error = _root(raised)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
