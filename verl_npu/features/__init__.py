@@ -113,8 +113,8 @@ def _features() -> Sequence[Feature]:
 
 
 def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Policy:
-    """Return the settings of the registry that the user chose with environment variables (default: those of this
-    process)."""
+    """Return the registry's settings, which users choose with environment variables. `environ` defaults to the
+    environment of this process."""
     return Policy(
         prefix="VERL_NPU",
         command="verl-npu",

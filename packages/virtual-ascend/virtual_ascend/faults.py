@@ -213,7 +213,7 @@ def _rank_of(fault: Fault) -> int:
 def wrap(
     operators: dict[str, Callable[..., T]], faults: Iterable[Fault], rank: Callable[[], int]
 ) -> dict[str, Callable[..., T]]:
-    """Return the operators as functions. Each operator that a fault selects is replaced by a function that fails.
+    """Return a copy of `operators` in which each operator that a fault selects is replaced by a function that fails.
 
     Raises:
         SettingError: a fault names an operator that virtual-ascend does not have.

@@ -70,7 +70,7 @@ def requested() -> bool:
 
 
 def proof_requested() -> bool:
-    """Return whether the user requested a proof of the engine's weights."""
+    """Return whether the user requested a proof that the engine holds the weights that it received."""
     return Settings.from_environment().check is Check.ENGINE
 
 

@@ -303,8 +303,8 @@ class Messages:
         """Keep the store available until all ranks have read the messages about `topic`. Call this method before you
         raise an error about `topic`.
 
-        On rank 0, the method waits for the other ranks; otherwise, the error might end rank 0, whose process serves
-        the store. The method raises no error.
+        On rank 0, the method waits for the other ranks. Without this wait, the error might end rank 0, whose process
+        serves the store. The method raises no error.
         """
         with contextlib.suppress(RuntimeError):
             if self._rank:
