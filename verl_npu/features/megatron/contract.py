@@ -219,8 +219,8 @@ class Entry:
     """The keys that MindSpeed or Megatron must support. Empty if a setting of verl enables the feature."""
 
     def missing(self, contract: Contract) -> tuple[str, ...]:
-        """Return the keys that neither have an effect in the MindSpeed version of `contract` nor are required by
-        MindSpeed's documentation."""
+        """Return the keys of this entry that have no effect in the MindSpeed version of `contract`, except the keys
+        that MindSpeed's documentation requires."""
         return tuple(key for key in self.keys if not contract.knows(key))
 
 

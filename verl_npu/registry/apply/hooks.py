@@ -29,8 +29,8 @@ class Inside(threading.local):
     """Named locks that detect reentrancy, one set for each thread. While a thread executes a function that it may
     enter a second time, the thread holds the lock with the function's name.
 
-    A `with` statement releases a lock even after an interruption. A flag would stay set if an interruption came
-    between setting the flag and clearing it.
+    Locks are used instead of flags because a `with` statement releases a lock even after an interruption. A flag would
+    stay set if an interruption came between setting the flag and clearing it.
     """
 
     def __init__(self) -> None:

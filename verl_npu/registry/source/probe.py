@@ -71,12 +71,12 @@ class Atom(Probe):
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Return whether the answer "no" is conclusive on its own. The answer is conclusive if the code has only one
-        way to do what the question asks about."""
+        """Return whether this question's answer "no" is conclusive without evidence from another question. The answer
+        is conclusive if the code has only one way to do what the question asks about."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Return whether the answer "yes" is conclusive on its own."""
+        """Return whether this question's answer "yes" is conclusive without evidence from another question."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:
@@ -359,7 +359,7 @@ class Assigns(Atom):
 
     @property
     def place(self) -> str:
-        """The full dotted name of the target, as written in the assignments of the upstream module."""
+        """The full dotted name of the target, in the form that the upstream module uses when it assigns the target."""
         return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:

@@ -211,7 +211,7 @@ def _read_body(subject: str, tree: SourceTree) -> Facts:
 
 
 def read_import(module: str, tree: SourceTree) -> Facts:
-    """Read what the import of a module does: to the module's names, and to other packages. Raises SourceError if the
+    """Read how importing a module changes the names of the module and of other packages. Raises SourceError if the
     module cannot be parsed."""
     return tree.recall(("import", module), lambda: _read_import(PatchModule(module), tree, beyond=False))
 

@@ -277,8 +277,8 @@ class SourceTree:
         return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def origins(self, target: Target) -> list[Target]:
-        """For each `from source import name` that binds the target in the target's own module, return the imported
-        name."""
+        """Return the full names that the target's module imports to define the target. For `from source import name`,
+        this is `source.name`."""
         found = []
         for node in self.nodes(target) if target.package in self else ():
             if isinstance(node, ast.ImportFrom):
@@ -307,8 +307,8 @@ class SourceTree:
                 waiting += self.origins(one)
 
     def meaning(self, target: Target) -> list[ast.stmt]:
-        """Return all statements that bind the target's name, in the target's own module and in the modules that it is
-        imported from."""
+        """Return all statements that bind the target's name: those in the target's own module and, if this module
+        imports the name, those in the modules that the name comes from."""
         return [node for one in self.chain(target) for node in self.nodes(one)]
 
     def _package_of(self, module: str, level: int) -> list[str]:
