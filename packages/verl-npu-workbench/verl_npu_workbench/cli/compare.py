@@ -58,8 +58,8 @@ _SHOWN = 10
 @click.option(
     "--baseline",
     metavar="NAME",
-    help="Compare NPU_LOG with the published figures that have this name instead of with REFERENCE_LOG. To "
-    "list the names, use --list-baselines.",
+    help="Compare NPU_LOG with the published figures of this name. Use this option instead of REFERENCE_LOG. To list "
+    "the names, use --list-baselines.",
 )
 @click.option("--list-baselines", is_flag=True, help="List the published figures for --baseline, and exit.")
 @click.option(

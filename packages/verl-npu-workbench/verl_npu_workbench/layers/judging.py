@@ -94,16 +94,17 @@ class Pair:
 
 
 def pair_of(model: object, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> Pair:
-    """Return the two reference models for a side that computes in `dtype`. Both have the trainer's weights."""
+    """Return the two reference models for the trainer or the engine: one computes in float64, and the other computes
+    in `dtype`, like the trainer or the engine. Both have the trainer's weights."""
     return Pair(*(Reference(model, batch, each, temperature) for each in (torch.float64, dtype)))
 
 
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
-    """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
+    """Judge each operator whose inputs and outputs were recorded, in the order in which the operators run.
 
     A block of operators is judged as a whole only if one of its operators was not recorded. All layers are judged as
-    a whole only if the residual stream was not recorded. The head is judged with the log-probabilities only if there
-    are no logits.
+    a whole only if the residual stream was not recorded. The head and the computation of the log-probabilities are
+    judged as one operator only if the logits were not recorded.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))

@@ -144,7 +144,8 @@ class _Exact(TorchFunctionMode):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class Conditions:
-    """The settings of a reference computation. Testing a possible cause changes these settings."""
+    """The settings of a reference computation. To test a possible cause of a difference, the reference is computed
+    again with other settings."""
 
     temperature: float = 1.0
     """The temperature at which the trainer computes log-probabilities."""
