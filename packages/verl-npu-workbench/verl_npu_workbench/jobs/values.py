@@ -124,7 +124,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module that is installed here, or a file of the user's."""
+    """A module that is installed on this machine, or the module in a user's file."""
 
     name: str
     tree: SourceTree | None
@@ -133,7 +133,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A class in a module that is installed here."""
+    """A class in a module that is installed on this machine."""
 
     module: Module
     name: str

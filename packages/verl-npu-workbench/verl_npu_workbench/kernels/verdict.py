@@ -130,7 +130,7 @@ class Outcome:
 
 
 Blocks: TypeAlias = Mapping[str, int]
-"""The side of each block, by the name of the constant."""
+"""The length of each block, by the name of the constant that sets the length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -511,7 +511,7 @@ class Follower(ABC):
         """
 
     def log(self) -> TrainingLog:
-        """Return the log as far as it has been read. The next poll continues from there."""
+        """Return the part of the log that has been read. The next poll continues after this part."""
         return self._assembly.log(str(self.path))
 
     def finish(self) -> TrainingLog:

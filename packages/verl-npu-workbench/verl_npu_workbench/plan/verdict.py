@@ -93,7 +93,7 @@ def judge(planned: Planned) -> Verdict:
 
 def allocated(planned: Planned) -> dict[str, int]:
     """Return the two parts of what verl reports as perf/max_memory_allocated_gb: the bytes of the trainer's tensors,
-    and those of an engine in the same process.
+    and the bytes of an engine in the same process.
 
     verl reports torch's peak-memory counter of the last rank, and never resets the counter. The counter includes the
     weights and the cache of a sleeping engine. It does not include the memory for saving a checkpoint, because verl

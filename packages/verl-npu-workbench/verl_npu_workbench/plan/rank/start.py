@@ -46,8 +46,8 @@ _SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mb
 _TRAINERS = (("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer"))
 _UNREGISTERED = re.compile(r"Checkpoint engine (\S+) not registered")
 _SCRIPT_PACKAGES = ("verl", "recipe")
-"""Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
-job, too."""
+"""Packages that come with the script's own revision. If one of their modules is missing on this machine, the module is
+missing in the job, too."""
 _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
