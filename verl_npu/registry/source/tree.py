@@ -408,8 +408,8 @@ class SourceTree:
             raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
-        """Return a fingerprint of `target` that does not depend on wording, such as log messages or names of local
-        variables. Return an empty string if the target does not exist."""
+        """Return a fingerprint of `target`, or an empty string if the target does not exist. The fingerprint does not
+        depend on wording, such as log messages or names of local variables."""
         nodes = self.nodes(target)
         return meaning_fingerprint(nodes) if nodes else ""
 
