@@ -219,7 +219,8 @@ def _print_layers(result: Mapping[str, Any]) -> None:
             if flips.get("flipped")
             else ""
         )
-        terminal.line(f"  {side}, {each['operator']}: {each['verdict']}{more}")
+        text = _("  {side}, {operator}: {verdict}{more}")
+        terminal.line(text.format(side=side, operator=each["operator"], verdict=each["verdict"], more=more))
     terminal.paragraph(
         _("Engine: {engine}. Trainer: {trainer}. Model: {model}.").format(
             engine=result["engine"], trainer=result["trainer"], model=result["model"]

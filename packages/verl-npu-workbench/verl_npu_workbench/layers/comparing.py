@@ -10,19 +10,20 @@ from typing import Any
 import torch
 
 from verl_npu.errors import RolloutError
+from verl_npu.language import gettext as _
 
 from .causes import Cause, Reason, Sampling, cause_of, exchanged
-from .judging import MARGIN, Judgement, Pair, Verdict, first_bad, judge, pair_of
+from .judging import MARGIN, Judgement, Pair, Verdict, judge
 from .recording import LOGPROBS, Recording
-from .reference import operators
+from .reference import Reference, operators
 
 
-class Side(str, Enum):
+class Side(Enum):
     """One of the computations that are compared."""
 
-    TRAINER = "trainer"
-    ENGINE = "engine"
-    GRAPHS = "engine with graphs"
+    TRAINER = _("trainer")
+    ENGINE = _("engine")
+    GRAPHS = _("engine with graphs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Judged:
 
     recording: Recording
     operators: Sequence[Judgement]
-    streams: Sequence[tuple[str, float, float]]
+    streams: Sequence[Mapping[str, object]]
     """The residual stream at each norm: its name, its error over all layers before, and that of rounding alone."""
 
 
@@ -110,18 +111,22 @@ def compare(
     pairs: dict[torch.dtype, Pair] = {}
     judged, firsts = {}, {}
     for side, recording in recordings.items():
-        pair = pairs.get(recording.dtype) or pair_of(model, recording.batch, recording.dtype, temperature)
-        pairs[recording.dtype], pair = pair, pair.on(recording.batch)
+        batch, dtype = recording.batch, recording.dtype
+        if dtype not in pairs:
+            pairs[dtype] = Pair(*(Reference(model, batch, each, temperature) for each in (torch.float64, dtype)))
+        pair = pairs[dtype].on(batch)
         found = list(judge(recording, pair))
         if not found:
             raise RolloutError(
-                subject=f"the recording of the {side.value}",
-                expected="inputs and outputs of the model's operators",
-                found=f"{len(recording.values)} values, and no operator with both its inputs and its outputs",
-                fix="use versions of the engine and the trainer that verl-npu supports for this comparison",
+                subject=_("the recording of the {side}").format(side=side.value),
+                expected=_("inputs and outputs of the model's operators"),
+                found=_("{count} values, and no operator with both its inputs and its outputs").format(
+                    count=len(recording.values)
+                ),
+                fix=_("use versions of the engine and the trainer that verl-npu supports for this comparison"),
             )
         judged[side] = Judged(recording, found, _streams(recording, pair))
-        bad = first_bad(found)
+        bad = next((each for each in found if each.is_bad), None)
         if bad is not None:
             # A side may have recorded fewer operators than another one.
             firsts[side] = list(operators(pair.exact.decoder)).index(bad.operator), bad
@@ -147,17 +152,16 @@ def compare(
     return Comparison(judged, apart, bad, side, cause, remaining)
 
 
-def _streams(recording: Recording, pair: Pair) -> list[tuple[str, float, float]]:
-    names = [f"layers.{number}.input_layernorm:in" for number in range(len(pair.exact.decoder.layers))] + ["norm:in"]
-    streams = zip(names, pair.exact.stream(), pair.rounded.stream(), strict=True)
+def _streams(recording: Recording, pair: Pair) -> list[Mapping[str, object]]:
+    exact, rounded = (each.stream() for each in pair)
     return [
-        (
-            name.removesuffix(":in"),
-            float((recording.values[name].double() - exact).norm() / exact.norm()),
-            float((rounded.double() - exact).norm() / exact.norm()),
-        )
-        for name, exact, rounded in streams
-        if name in recording.values
+        {
+            "name": name.removesuffix(":in"),
+            "error": float((recording.values[name].double() - right).norm() / right.norm()),
+            "rounding": float((rounded[name].double() - right).norm() / right.norm()),
+        }
+        for name, right in exact.items()
+        if name.endswith("norm:in") and name in recording.values
     ]
 
 
@@ -166,7 +170,7 @@ def content(made: Comparison, not_shown: Sequence[str]) -> dict[str, object]:
     does not cover."""
     bad, cause = made.first, made.cause
     missing = [
-        f"{side.value}: {name} was not recorded"
+        _("{side}: {name} was not recorded").format(side=side.value, name=name)
         for side, judged in made.sides.items()
         for name in ("norm:out", LOGPROBS)
         if name not in judged.recording.values
@@ -186,7 +190,7 @@ def _side(judged: Judged) -> dict[str, object]:
     return {
         "dtype": str(judged.recording.dtype).removeprefix("torch."),
         "operators": [_judgement(each) for each in judged.operators],
-        "streams": [dict(zip(("name", "error", "rounding"), each, strict=True)) for each in judged.streams],
+        "streams": judged.streams,
     }
 
 

@@ -1,6 +1,6 @@
 """Public helpers for tests of programs on virtual NPUs: they run processes with virtual NPUs, and groups of ranks.
 
-`testing.fixtures`, `testing.nightly`, and `testing.junit` are for pytest.
+`testing.fixtures`, `testing.nightly`, `testing.junit`, and `testing.nursery` are for pytest.
 """
 
 from __future__ import annotations
