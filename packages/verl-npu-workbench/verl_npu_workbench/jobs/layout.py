@@ -15,12 +15,16 @@ from .trainer import Trainer
 
 
 class Framework(enum.Enum):
-    """A component of the job that divides the NPUs among its ranks. The job fails if the NPUs cannot be divided
-    evenly."""
+    """A part of the job that divides the NPUs among its ranks, and the reason why the job fails if it cannot."""
 
-    MEGATRON = "Megatron"
-    FSDP = "FSDP"
-    ROLLOUT = _("the rollout")
+    MEGATRON = _(
+        "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not divide "
+        "the world size"
+    )
+    FSDP = _(
+        "the device mesh of verl's FSDP workers needs data-parallel size x sequence-parallel size = number of NPUs"
+    )
+    ROLLOUT = _("verl asserts that the size of a rollout replica divides the number of NPUs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

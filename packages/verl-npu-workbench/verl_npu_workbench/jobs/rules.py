@@ -229,18 +229,6 @@ def _empty(script: Script) -> Iterator[Finding]:
             )
 
 
-_DIVISION_RULES = {
-    Framework.MEGATRON: _(
-        "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not divide "
-        "the world size"
-    ),
-    Framework.FSDP: _(
-        "the device mesh of verl's FSDP workers needs data-parallel size x sequence-parallel size = number of NPUs"
-    ),
-    Framework.ROLLOUT: _("verl asserts that the size of a rollout replica divides the number of NPUs"),
-}
-
-
 @rule("parallel-sizes", "Parallel sizes that do not divide the number of NPUs.")
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
     for each in indivisible(script.settings, script.npus):
@@ -250,7 +238,7 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
                 sizes=each.sizes, npus=each.npus
             ),
             subject=each.key,
-            why=_DIVISION_RULES[each.by],
+            why=each.by.value,
             fix=_("choose sizes whose product divides the number of NPUs")
             if each.by is Framework.MEGATRON
             else _("choose a size that divides the number of NPUs"),

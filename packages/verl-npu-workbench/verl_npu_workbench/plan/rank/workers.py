@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 TOKEN = 5
 """The id of an arbitrary token. It is not one of the first few, which mark padding and ends."""
 
+_SCORES = ("token_level_scores", "token_level_rewards")
+_OF_ANSWERS = ("old_log_probs", "rollout_log_probs", "ref_log_prob", "values", "advantages", "returns", *_SCORES)
+
 
 def batch(job: RankJob, training: bool) -> dict[str, Any]:
     """Return a batch, on the host, as verl's trainer passes it to the training phases of a step or, if `training` is
@@ -63,19 +66,7 @@ def batch(job: RankJob, training: bool) -> dict[str, Any]:
         "prompts": ids[:, :prompt],
         "responses": ids[:, prompt:],
         "response_mask": mask[:, prompt:].long(),
-        **{
-            name: each.clone()
-            for name in (
-                "old_log_probs",
-                "rollout_log_probs",
-                "ref_log_prob",
-                "values",
-                "advantages",
-                "returns",
-                "token_level_scores",
-                "token_level_rewards",
-            )
-        },
+        **{name: each.clone() for name in _OF_ANSWERS},
         **pictures,
     }
 
