@@ -35,7 +35,7 @@ ModelRunnerOutput.__init__ = without_proposals(ModelRunnerOutput.__init__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """The inputs of an environment."""
+    """The choices that determine how a Python environment is built: versions, packages, and rollout engine."""
 
     pin: Pin
     checkout: Checkout | None
@@ -115,7 +115,8 @@ class Recipe:
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 
     def requirements(self) -> str:
-        """Return the pin's requirements with the requested transformers, and the requirements of its engine."""
+        """Return the pin's requirements, with transformers in the requested version, and the requirements of the
+        rollout engine, if one is installed."""
         lines = (*self.pin.requirements, *(self.engine.requirements if self.engine is not None else ()))
         kept = [line for line in lines if not line.startswith("transformers==")]
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])

@@ -153,8 +153,8 @@ T = TypeVar("T")
 
 
 class Device(Protocol):
-    """The layer that causes the faults, below the operators: virtual-ascend's compiled device, or the stub CANN under
-    a real torch_npu."""
+    """The software layer below the operators, which causes the faults. This is virtual-ascend's compiled device, or
+    the stub CANN under a real torch_npu."""
 
     def die_at_collective(self, collective: int, rank: int) -> None: ...
     def slow_collectives(self, seconds: float, rank: int) -> None: ...

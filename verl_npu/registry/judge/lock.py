@@ -24,8 +24,8 @@ THERE = "there"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A description of a target at a pin or in a source tree. All fields are empty if the target is not defined
-    there."""
+    """A description of a target at a pin or in a source tree. All fields are empty if the pin or the source tree does
+    not define the target."""
 
     kind: str = ""
     signature: str = ""

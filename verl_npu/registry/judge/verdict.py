@@ -152,7 +152,7 @@ class Evidence:
 
     @cached_property
     def is_outside(self) -> bool:
-        """Whether the part of the upstream that should contain the target is not installed here."""
+        """Whether the part of the upstream that should contain the target is not installed in this environment."""
         return not self.tree.has_part(str(self.patch.target), self.known.packages[0])
 
     def ask(self, atom: Atom) -> bool | None:

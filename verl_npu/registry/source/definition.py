@@ -432,10 +432,8 @@ class Definition:
 
 
 def define(nodes: Sequence[ast.stmt], constants: Mapping[str, object] = _NONE) -> Definition | None:
-    """Return the definition that results from `nodes`, which are the statements that bind a name. Return None if
-    `nodes` is empty.
-
-    `constants` are the constants of the module. Default values may refer to them.
+    """Return the definition that results from `nodes`, the statements that bind a name, or None if `nodes` is empty.
+    `constants` are the constants of the module, which default values may refer to.
     """
     if not nodes:
         return None

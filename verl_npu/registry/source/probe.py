@@ -77,7 +77,7 @@ class Atom(Probe):
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Return whether the answer "yes" is conclusive on its own."""
+        """Return whether this question's answer "yes" is conclusive without evidence from another question."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:
@@ -361,7 +361,7 @@ class Assigns(Atom):
 
     @property
     def place(self) -> str:
-        """The full dotted name of the target, as written in the assignments of the upstream module."""
+        """The full dotted name of the target, in the form that the upstream module uses when it assigns the target."""
         return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:

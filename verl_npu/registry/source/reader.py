@@ -735,8 +735,8 @@ class Reader:
             self._step(f"{place}.{name}", ast.unparse(value), value, at)
 
     def _items(self, node: ast.expr, scope: Scope) -> list[ast.expr] | None:
-        """Return the elements of a literal list, tuple, or set, or the pairs of a literal dictionary. Return None for
-        other values."""
+        """Return the elements of a literal list, tuple, or set, the pairs of a literal dictionary, or None for other
+        values."""
         view = ""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
             view = node.func.attr

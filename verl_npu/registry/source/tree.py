@@ -277,8 +277,8 @@ class SourceTree:
         return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def origins(self, target: Target) -> list[Target]:
-        """For each `from source import name` that binds the target in the target's own module, return the imported
-        name."""
+        """Return the full names that the target's module imports to define the target. For `from source import name`,
+        this is `source.name`."""
         found = []
         for node in self.nodes(target) if target.package in self else ():
             if isinstance(node, ast.ImportFrom):
@@ -408,8 +408,8 @@ class SourceTree:
             raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
-        """Return a fingerprint of `target` that does not depend on wording, such as log messages or names of local
-        variables. Return an empty string if the target does not exist."""
+        """Return a fingerprint of `target`, or an empty string if the target does not exist. The fingerprint does not
+        depend on wording, such as log messages or names of local variables."""
         nodes = self.nodes(target)
         return meaning_fingerprint(nodes) if nodes else ""
 

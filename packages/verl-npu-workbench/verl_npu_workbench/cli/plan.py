@@ -127,8 +127,8 @@ _MARKS = {
     "--memory",
     metavar="GIB",
     type=click.FloatRange(0, min_open=True),
-    help="The maximum amount of this machine's memory that `plan` itself uses while two ranks run. [default: "
-    "all available memory]",
+    help="The maximum amount of this machine's memory that `plan` itself uses to run ranks of the job. At most two "
+    "ranks run at the same time. [default: all available memory]",
 )
 @click.option(
     "--host-memory",

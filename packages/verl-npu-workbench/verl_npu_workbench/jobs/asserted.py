@@ -671,7 +671,7 @@ class _Reading:
         raise Unknown
 
     def _module(self, name: str, call: ast.Call) -> Module:
-        """Return a module that is installed here, and that upstream imports by name."""
+        """Return a module that is installed on this machine and that upstream imports by name."""
         package = name.partition(".")[0]
         tree = self.tree.recall(("installed", package), lambda: SourceTree.installed((package,)))
         if package not in tree:

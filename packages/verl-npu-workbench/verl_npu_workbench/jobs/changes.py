@@ -15,8 +15,8 @@ MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(MUTATING)
 
 
 def leaving(node: ast.AST) -> Iterator[type[ast.AST]]:
-    """Yield the kinds of the statements in `node` that leave the function or the loop that contains `node`, and of the
-    `yield` expressions in `node`."""
+    """Yield the AST class of each `yield` expression in `node`, and of each statement in `node` that leaves the
+    function or the loop around `node`."""
     if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom):
         yield type(node)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):

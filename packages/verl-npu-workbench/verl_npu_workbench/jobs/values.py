@@ -143,7 +143,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module that is installed here, or a file of the user's."""
+    """A module that is installed on this machine, or the module in a user's file."""
 
     name: str
     tree: SourceTree | None
@@ -152,7 +152,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A class in a module that is installed here."""
+    """A class in a module that is installed on this machine."""
 
     module: Module
     name: str
@@ -209,8 +209,11 @@ def is_partly_unknown(value: object) -> bool:
 
 
 def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
-    """Call a Python function with these values. If the call raises an error and all values have plain types, raise
-    Failed, because upstream's code would raise the same error. Otherwise, raise Unknown for an error."""
+    """Call a Python function with `values`, and return its result.
+
+    If the call raises an error, raise Failed if all values have plain types, because upstream's code would raise the
+    same error. If a value has another type, raise Unknown.
+    """
     try:
         return function(*values)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
@@ -220,8 +223,8 @@ def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
 
 
 def refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
-    """Raise Failed if an ordering comparison, such as `<`, compares a setting that is a string with an unknown value,
-    because upstream compares settings only with numbers."""
+    """Raise Failed if an ordering operator, such as `<`, compares an unknown value with a setting whose value is a
+    string. Upstream orders settings only relative to numbers, so the comparison would fail."""
     sides = zip((node.left, *node.comparators), values, strict=True)
     texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
     if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):

@@ -81,7 +81,8 @@ class Cause:
 
     reason: Reason
     said: str
-    """What the side computes with, and what the trainer's configuration says."""
+    """The settings that the side (trainer or engine) computes with, and the settings in the trainer's
+    configuration."""
     edit: Edit | None = None
     """Makes a reference compute in the same way; None if a second run of the engine showed the cause."""
     whole: Edit | None = None

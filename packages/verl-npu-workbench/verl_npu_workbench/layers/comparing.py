@@ -28,7 +28,7 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The differences between the two sides' log-probabilities of the response tokens."""
+    """The differences between the trainer's and the engine's log-probabilities of the response tokens."""
 
     tokens: int
     k1: float
@@ -74,18 +74,19 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of the trainer with the engine: the verdicts on both sides, the first operator with an unexpected
-    error, and the cause of the error."""
+    """The comparison of the trainer with the engine: the verdicts on both of them, the first operator with an
+    unexpected error, and the cause of the error."""
 
     sides: Mapping[Side, Judged]
     numbers: Numbers | None
-    """None if one side has no log-probabilities."""
+    """None if no log-probabilities of the trainer or of the engine were recorded."""
     first: Judgement | None = None
     side: Side | None = None
     """The side of `first`."""
     cause: Cause | None = None
     remaining: Numbers | None = None
-    """How far the side is from the reference that computes with the cause, in the side's dtype."""
+    """The differences that remain between `side` and a reference that computes with the cause in the dtype of
+    `side`."""
 
 
 def compare(
@@ -97,13 +98,14 @@ def compare(
     temperature: float = 1.0,
     graphs: Recording | None = None,
 ) -> Comparison:
-    """Compare both sides with the trainer's model on the host, and look for the cause of the first difference.
+    """Compare the trainer and the engine with the trainer's model on the host, and look for the cause of the first
+    difference.
 
     `reruns` and `graphs` are recordings of the engine with one setting changed. `graphs` is also compared with the
     model.
 
     Raises:
-        RolloutError: no operator of a side was recorded.
+        RolloutError: no operator of the trainer or no operator of the engine was recorded.
     """
     recordings = {Side.TRAINER: trainer, Side.ENGINE: engine, **({Side.GRAPHS: graphs} if graphs else {})}
     pairs: dict[torch.dtype, Pair] = {}

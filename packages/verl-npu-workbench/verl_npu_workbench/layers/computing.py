@@ -1,4 +1,4 @@
-"""Computes both sides on this machine: `prepare FOLDER` or `compare FOLDER`.
+"""Runs a step of the comparison of the trainer with the engine on this machine: `prepare FOLDER` or `compare FOLDER`.
 
 `prepare` writes the digests of the trainer's weights for the engine, and the number of NPUs. `compare` judges the
 recordings.

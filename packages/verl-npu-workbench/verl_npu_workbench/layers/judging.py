@@ -92,11 +92,11 @@ class Pair(NamedTuple):
 
 
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
-    """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
+    """Judge each operator whose inputs and outputs were recorded, in the order in which the operators run.
 
     A block of operators is judged as a whole only if one of its operators was not recorded. All layers are judged as
-    a whole only if the residual stream was not recorded. The head is judged with the log-probabilities only if there
-    are no logits.
+    a whole only if the residual stream was not recorded. The head and the computation of the log-probabilities are
+    judged as one operator only if the logits were not recorded.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))

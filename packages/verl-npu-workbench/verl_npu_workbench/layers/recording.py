@@ -113,8 +113,8 @@ class Recorder:
         self._places, self._heads = places, places if heads is None else heads
 
     def add(self, name: str, value: object) -> None:
-        """Record a value. The value has one row for each place. If the batch is padded, the rows of the padding
-        follow."""
+        """Record a value. The value has one row for each place (sequence and position). If the batch is padded, the
+        rows of the padding come last."""
         places = self._heads if name.startswith((HEAD, LOGPROBS)) else self._places
         if not places or not isinstance(value, torch.Tensor):
             return
@@ -131,8 +131,8 @@ class Recorder:
     def recording(
         self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
     ) -> Recording:
-        """Return the values that were recorded at all places. The head and the log-probabilities need to be recorded
-        only at the places in `answers`."""
+        """Return the values that were recorded at all places of the batch. For the head's outputs and the
+        log-probabilities, the places in `batch.answers()` are sufficient."""
 
         def until(place: Place) -> tuple[int, ...]:
             return batch.tokens[place[0]][: place[1] + 1]

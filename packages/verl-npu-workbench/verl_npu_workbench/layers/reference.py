@@ -157,9 +157,9 @@ class _Exact(TorchFunctionMode):  # type: ignore[misc]
 
 
 class Reference:
-    """A copy of the trainer's model on the host, in one dtype. In float64, no part of it computes in float32.
+    """A copy of the trainer's model on the host, in one dtype. In float64, no part of the copy computes in float32.
 
-    Testing a possible cause changes the following attributes.
+    To test a possible cause of a difference, the following attributes are changed.
     """
 
     temperature: float

@@ -52,7 +52,7 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "") -> 
         CommandError: the script's model is not on this machine, and its architecture is unknown.
         RolloutError: the model is of an unsupported type, or the engine or the trainer fails.
     """
-    notes = [_("weights after a weight sync: both sides load the same checkpoint")]
+    notes = [_("weights after a weight sync: the trainer and the engine load the same checkpoint")]
     path = Path(settings.text(PATH)).expanduser()
     if not (path / "config.json").is_file() or not [*path.glob("*.safetensors")]:
         made = chosen_architecture(settings, architecture)

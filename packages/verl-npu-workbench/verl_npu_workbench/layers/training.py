@@ -35,7 +35,7 @@ def supported(strategy: str) -> bool:
 
 
 def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Recording:
-    """Compute a batch on all ranks, and combine their rows.
+    """Run the model on a batch on all ranks, and combine the rows that the ranks return.
 
     Raises:
         RuntimeError: a rank fails. The message is the last line of the rank's output.

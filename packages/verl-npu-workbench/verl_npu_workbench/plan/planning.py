@@ -443,8 +443,8 @@ def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
 
 
 def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings for a run in which one rank processes its share of two micro batches. The settings do not
-    require any files of the real job.
+    """Return the settings for a run in which one rank processes two micro batches, each as large as one of its micro
+    batches in the real job. The settings do not require any files of the real job.
 
     `model` is the folder of a model without weights.
     """

@@ -99,8 +99,8 @@ class Rollout:
 
     @property
     def buckets_of_server(self) -> int:
-        """The memory that a weight sync takes on a server's NPU. Without IPC, the last bucket is in the host's
-        memory."""
+        """The memory that the buckets of a weight sync take on a server's NPU. Without IPC, the last bucket is in the
+        host's memory instead, but this figure still includes it."""
         return (_BUCKETS + _WORKER_BUCKETS) * self.bucket
 
 

@@ -184,7 +184,7 @@ class Extension(Protocol):
         already mapped at the address, or if the address is not reserved."""
 
     def unmap_memory(self, data: int) -> None:
-        """Release the memory at an address. Raise RuntimeError if no memory is mapped there."""
+        """Release the memory at an address. Raise RuntimeError if no memory is mapped at this address."""
 
     def check_mapped(self, data: int) -> None:
         """Raise RuntimeError if an address is in the reserved range of a pool but has no mapped memory."""

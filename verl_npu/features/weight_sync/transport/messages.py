@@ -75,8 +75,8 @@ class SignedStore:
         self.inner.set(key, self._signature(key, value) + value)
 
     def set_once(self, key: str, value: bytes) -> bytes:
-        """Put a value under a key, unless a rank of the group has already put a value there. Return the value that the
-        key then has."""
+        """Put a value under a key, unless a rank of the group has already put a value under this key. In both cases,
+        return the value that is now under the key."""
         signed, known = self._signature(key, value) + value, b""
         while True:
             there = bytes(self.inner.compare_set(key, known, signed))

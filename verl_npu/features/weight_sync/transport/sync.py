@@ -120,8 +120,8 @@ class Engine(Protocol):
     """The rollout engine of one rank. The engine receives the weights."""
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Close the engine, so that it runs no batches, and load these tensors. They are views whose values change
-        after this call returns, so copy the values."""
+        """Close the engine, so that the engine runs no batches, and load these tensors. The tensors are views whose
+        values change after this call returns, so copy the values."""
         ...
 
     def open(self) -> None:

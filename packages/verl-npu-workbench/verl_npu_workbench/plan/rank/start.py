@@ -42,8 +42,8 @@ _PACKAGES = ("vllm", "sglang", "tensorrt_llm")
 _SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
 """Packages, besides verl, whose source lines may be shown to the user."""
 _SCRIPT_PACKAGES = ("verl", "recipe")
-"""Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
-job, too."""
+"""Packages that come with the script's own revision. If one of their modules is missing on this machine, the module is
+missing in the job, too."""
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _TRAINERS = (("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer"))
 _UNREGISTERED = re.compile(r"Checkpoint engine (\S+) not registered")
