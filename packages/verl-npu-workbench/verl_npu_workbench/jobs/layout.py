@@ -15,12 +15,16 @@ from .trainer import Trainer
 
 
 class Framework(enum.Enum):
-    """A component of the job that divides the NPUs among its ranks. The job fails if the NPUs cannot be divided
-    evenly."""
+    """A part of the job that divides the NPUs among its ranks, and the reason why the job fails if it cannot."""
 
-    MEGATRON = "Megatron"
-    FSDP = "FSDP"
-    ROLLOUT = _("the rollout")
+    MEGATRON = _(
+        "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not divide "
+        "the world size"
+    )
+    FSDP = _(
+        "the device mesh of verl's FSDP workers needs data-parallel size x sequence-parallel size = number of NPUs"
+    )
+    ROLLOUT = _("verl asserts that the size of a rollout replica divides the number of NPUs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +46,10 @@ class Parallelism:
 
     @property
     def multiple(self) -> int:
-        """The number of tokens that must divide the length of each packed sequence, or 1 without a pipeline. Before
-        verl pads sequences to a multiple of this number, it informs Megatron of the lengths of the tensors that
-        pipeline stages exchange. Source: verl/models/mcore/util.py, `preprocess_packed_seqs`."""
+        """The number of tokens that must divide the length of each packed sequence, or 1 without a pipeline. The
+        lengths must be multiples from the start, because verl informs Megatron of the lengths of the tensors that
+        pipeline stages exchange before it pads the sequences. Source: verl/models/mcore/util.py,
+        `preprocess_packed_seqs`."""
         return self.tensor * (2 * self.context if self.context > 1 else 1) if self.pipeline > 1 else 1
 
     @property

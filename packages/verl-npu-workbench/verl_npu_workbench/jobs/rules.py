@@ -229,18 +229,6 @@ def _empty(script: Script) -> Iterator[Finding]:
             )
 
 
-_DIVISION_RULES = {
-    Framework.MEGATRON: _(
-        "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not divide "
-        "the world size"
-    ),
-    Framework.FSDP: _(
-        "the device mesh of verl's FSDP workers needs data-parallel size x sequence-parallel size = number of NPUs"
-    ),
-    Framework.ROLLOUT: _("verl asserts that the size of a rollout replica divides the number of NPUs"),
-}
-
-
 @rule("parallel-sizes", "Parallel sizes that do not divide the number of NPUs.")
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
     for each in indivisible(script.settings, script.npus):
@@ -250,7 +238,7 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
                 sizes=each.sizes, npus=each.npus
             ),
             subject=each.key,
-            why=_DIVISION_RULES[each.by],
+            why=each.by.value,
             fix=_("choose sizes whose product divides the number of NPUs")
             if each.by is Framework.MEGATRON
             else _("choose a size that divides the number of NPUs"),
@@ -527,8 +515,8 @@ def _weight_format(script: Script) -> Iterator[Finding]:
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
             why=_(
-                "verl-npu only prints a warning, so a job with vllm-ascend 0.23 or later runs until the engine "
-                "refuses to wake up"
+                "with this key, the engine of vllm-ascend 0.23 or later refuses to wake up; verl-npu only warns about "
+                "the key, so the job starts, and fails when the engine wakes up"
             ),
             fix=_("remove {nz_key} from additional_config").format(nz_key=NZ_KEY),
         )
@@ -548,8 +536,8 @@ def _token_budget(script: Script) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=key,
             why=_(
-                "a rank creates {subject}, and the update fails if a sequence, including its padding, is longer "
-                "than this number"
+                "a rank divides its sequences into {subject}, and the update fails if a single sequence with its "
+                "padding has more tokens"
             ).format(subject=refusal.subject),
             fix=_("raise {key}, or lower {max_prompt} or {max_response}").format(
                 key=key, max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE

@@ -456,9 +456,10 @@ def npu_fused_infer_attention_score(
     Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout
     or, if `input_layout` contains an underscore, the layout after the underscore: BSND, NBSD, or NTD. Key and value
     have the query's layout. With `block_table` int32 [B, maximum number of blocks], they are a cache [blocks,
-    block_size, Nkv*D] or [blocks, Nkv, block_size, D]. The lengths are the lengths of the sequences. In TND, they are
-    cumulative, except the lengths of a cache. Rows beyond a sequence's length are zeros. `num_key_value_heads=0` means
-    the same number as `num_heads`. `query_rope` and `key_rope` are additional columns of query and key.
+    block_size, Nkv*D] or [blocks, Nkv, block_size, D]. `actual_seq_lengths` and `actual_seq_lengths_kv` contain the
+    length of each sequence. In TND, they contain cumulative lengths instead, but the lengths of a cache are never
+    cumulative. Rows beyond a sequence's length are zeros. `num_key_value_heads=0` means the same number as
+    `num_heads`. `query_rope` and `key_rope` are additional columns of query and key.
 
     Returns:
         (attention; log-sum-exp of the scores float32 [B,N,S,1], or [T,N,1] in TND, which is empty unless
