@@ -28,11 +28,9 @@ class Action(Word):
     ADD = "add"
     """The target does not exist upstream. The patch creates it."""
     SET = "set"
-    """A value that upstream computes when it is imported becomes `implementation(value)`. The fingerprint is
-    checked."""
+    """A value that upstream computes on import becomes `implementation(value)`. The fingerprint is checked."""
     GUARD = "guard"
-    """`implementation()` is called before the target's module is executed. If it raises an error, the import raises
-    it, too."""
+    """`implementation()` is called before the target's module is executed. Its errors end the import."""
 
     @property
     def relies_on_source(self) -> bool:
@@ -242,8 +240,7 @@ class Feature:
         may_use: Sequence[str] = (),
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Declare a patch that adds a name to upstream. By default, the patch is retired as soon as upstream defines
-        the name."""
+        """Declare a patch that adds a name to upstream. By default, the patch retires if upstream has the name."""
         retired = Defines(target) if retired_by is None else retired_by
         return _Declare(self, Action.ADD)(
             target,

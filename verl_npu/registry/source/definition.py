@@ -397,8 +397,7 @@ _DECORATED = {
 
 
 def function_kind(node: Function) -> Kind:
-    """Return the kind of function that a definition makes. The definition's decorators have no effect on the
-    result."""
+    """Return the kind of function that a definition makes, regardless of the definition's decorators."""
     yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _within(node.body))
     if isinstance(node, ast.AsyncFunctionDef):
         return Kind.ASYNC_GENERATOR if yields else Kind.COROUTINE
@@ -473,8 +472,7 @@ def bound_names(statements: Sequence[ast.stmt]) -> set[str]:
 
 
 def _flat(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that may bind names in a scope. Those inside an `if`, `try`, `with`, or loop are
-    included."""
+    """Yield the statements that may bind names in a scope, also those in an `if`, `try`, `with`, or loop."""
     for statement in statements:
         if isinstance(statement, _BINDING):
             yield statement

@@ -41,8 +41,7 @@ class Resolved:
     """The result of the lookup of a full dotted name."""
 
     name: str
-    """The name as `module:qualname`, if the tree has the module. For an imported name, this is the name at its
-    definition."""
+    """The name as `module:qualname`, if the tree has the module. An imported name is named as where it is defined."""
     missing: str = ""
     """The first part of the name that does not exist. Empty if the whole name exists, or if the source does not show
     it."""
@@ -59,8 +58,7 @@ def missing_module(name: str, tree: SourceTree) -> str:
 
 
 def resolve(name: str, tree: SourceTree, depth: int = _DEPTH) -> Resolved:
-    """Look up a dotted name in `tree`, and follow at most `depth` imports. Raises SourceError if a module cannot be
-    parsed."""
+    """Look up a dotted name, and follow at most `depth` imports. Raises SourceError for an unparsable module."""
     parts = name.split(".")
     if not tree.covers(parts[0]) or not depth:
         return Resolved(name, certain=False)

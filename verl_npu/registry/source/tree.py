@@ -145,8 +145,7 @@ class SourceTree:
         return cls({package: folders.get(package) for package in packages})
 
     def with_packages(self, other: SourceTree) -> SourceTree:
-        """Return a tree with the packages of both trees. If both trees cover a package, the package is taken from
-        `other`."""
+        """Return a tree with the packages of both trees. A package that both trees have is taken from `other`."""
         return SourceTree({**self._folders, **other._folders}, self.memory)
 
     def fresh(self) -> SourceTree:
@@ -156,8 +155,7 @@ class SourceTree:
 
     @property
     def files(self) -> frozenset[str]:
-        """The names of all modules and files that have been read from this tree or looked up in it, even if they do
-        not exist."""
+        """The names of all modules and files that were read or looked up in this tree, even if they do not exist."""
         return frozenset(self._bytes)
 
     @property

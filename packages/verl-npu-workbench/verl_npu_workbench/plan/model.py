@@ -87,8 +87,8 @@ class Model:
 
 
 def model_of(path: str, given: Path | None, folder: Path) -> Model:
-    """Create the folder of a model: the model that the script's `path` names, or the model in the config.json that the
-    user specified.
+    """Create the folder of the script's model. If the user specified a config.json, create the folder of that model
+    instead.
 
     Raises:
         PlanError: the model's sizes are unknown, or transformers rejects its configuration.

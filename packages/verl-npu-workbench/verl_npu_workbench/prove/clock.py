@@ -28,7 +28,7 @@ _Thread = tuple[int, int]
 
 
 class Clock:
-    """Counts the seconds in which this process and its descendants did not wait for a processor."""
+    """Counts seconds, except those in which this process and its descendants wait for a processor."""
 
     def __init__(self, began: float | None = None) -> None:
         """`began` is the start time on time.monotonic()'s clock (default: now)."""

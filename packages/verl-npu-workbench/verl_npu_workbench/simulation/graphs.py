@@ -49,7 +49,7 @@ def check_eager(settings: Any) -> None:
     if asked:
         raise JobSettingError(
             subject="a vLLM engine on virtual NPUs (VIRTUAL_ASCEND is set)",
-            expected=f"no graphs, or {_offered()}. Other graph modes were not compared with eager mode",
+            expected=f"no graphs, or {_offered()}. Other graph modes were never compared with eager mode",
             found=asked,
             fix="set enforce_eager=True (in verl, set actor_rollout_ref.rollout.enforce_eager=True; for vLLM's "
             "server, add --enforce-eager)",

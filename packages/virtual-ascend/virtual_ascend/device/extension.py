@@ -176,8 +176,7 @@ class Extension(Protocol):
 
     def end_pool(self) -> None: ...
     def set_pool_callbacks(self, malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
-        """Set the functions that are called for each allocation through `my_malloc` and `my_free`, which the library
-        exports."""
+        """Set the functions that the library's exported `my_malloc` and `my_free` call."""
 
     def map_memory(self, data: int) -> None:
         """At a reserved address, map memory that is filled with a poison pattern. Raise RuntimeError if memory is

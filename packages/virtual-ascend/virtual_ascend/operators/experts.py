@@ -81,8 +81,9 @@ def npu_moe_gating_top_k(
     routed_scaling_factor: float = 1.0,
     eps: float = 1e-20,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the k experts with the largest scores, from the best k_group of group_count groups of experts. The scores
-    are softmax(x) (norm_type 0) or sigmoid(x) (norm_type 1). Has no backward pass.
+    """Return the k experts with the largest scores. The experts are divided into group_count groups, and only the best
+    k_group groups take part. The scores are softmax(x) (norm_type 0) or sigmoid(x) (norm_type 1). Has no backward
+    pass.
 
     Shapes: x [T,E], bias [E]. The bias affects only the choice of experts. The score of a group is the score of its
     best expert (group_select_mode 0) or the sum of the scores of its two best experts (group_select_mode 1). The

@@ -237,7 +237,7 @@ def npu_ring_mla(
     input_layout: str | None = None,
     calc_type: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Call `npu_ring_mla_out` with new tensors, and return them."""
+    """Allocate output tensors, let `npu_ring_mla_out` fill them, and return them."""
     given = dict(locals())
     output = q_nope.new_zeros(q_nope.shape[0], head_num, value.shape[-1])
     lse = q_nope.new_full((head_num, q_nope.shape[0]), float("-inf"), dtype=torch.float32)
