@@ -33,6 +33,18 @@ def read():
 def allocate():
     raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
 
+def reserve():
+    raise RuntimeError("cannot reserve 64 bytes of addresses for a phantom on the host: Cannot allocate memory")
+
+def make_another_model():
+    try:
+        allocate()
+    except BaseException as error:
+        raise RuntimeError("no value head, please install trl") from error
+
+def ask_for_a_package():
+    raise ImportError("please install modelscope")
+
 def import_what_is_missing():
     import a_package_that_nobody_has
 
@@ -44,6 +56,9 @@ def launch_without_triton():
 
 def import_what_the_revision_lacks():
     import verl.no_such_module
+
+def import_a_name_that_the_revision_lacks():
+    from verl import no_such_name
 
 def make(instantiate):
     instantiate()
@@ -103,7 +118,7 @@ def test_the_line_is_upstreams_where_hydra_makes_an_object(started: Callable[...
 
     told = started(lambda: upstream.make(instantiate))
     assert (told.error, told.code) == ("TypeError: an unexpected keyword argument", "instantiate()")
-    assert told.where.endswith("verl/made_up.py:30")
+    assert told.where.endswith("verl/made_up.py:45")
 
 
 def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) -> None:
@@ -115,6 +130,9 @@ def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) 
     [
         ("read", "FileNotFoundError"),
         ("allocate", "can't allocate memory"),
+        ("reserve", "cannot reserve"),
+        ("make_another_model", "no value head"),
+        ("ask_for_a_package", "please install modelscope"),
         ("import_what_is_missing", "a_package_that_nobody_has"),
         ("launch_without_triton", "Triton is not installed"),
     ],
@@ -251,6 +269,7 @@ def test_a_program_that_only_generates_builds_no_workers() -> None:
 
 def test_a_module_that_the_revision_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:
     assert "verl.no_such_module" in started(upstream.import_what_the_revision_lacks).error
+    assert "no_such_name" in started(upstream.import_a_name_that_the_revision_lacks).error
 
 
 def test_an_error_of_what_stands_in_for_ray_says_nothing(started: Callable[..., Started]) -> None:

@@ -25,7 +25,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import verl_npu_workbench
-from verl_npu.errors import UnavailableError
 
 from ...extras import is_installed
 from ...jobs.keys import ROLES
@@ -404,11 +403,26 @@ def _not_judged(raised: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = Path(frames[-1].filename) if frames else Path()
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
-    missing = error.name or "" if isinstance(error, ModuleNotFoundError | UnavailableError) else ""
-    of_machine = isinstance(error, OSError | MemoryError) or "can't allocate memory" in str(error)
-    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _SCRIPT_PACKAGES)
+    # Only Python's own import errors name a module. Upstream's own are about packages that are not installed here.
+    lacks_package = isinstance(error, ImportError) and _top(error.name) not in _SCRIPT_PACKAGES
+    is_elsewhere = lacks_package or isinstance(error, OSError) or any(map(_is_of_memory, _chain(error)))
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
     return _text(error) if ours or is_elsewhere or stands_in or _needs_vllm(str(error)) else ""
+
+
+def _top(module: str | None) -> str:
+    return (module or "").partition(".")[0]
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and the errors during whose handling it was raised."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "allocate memory" in str(error)
 
 
 def _needs_vllm(said: str) -> bool:
