@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
@@ -259,6 +260,79 @@ def test_rows_that_are_made_up_say_nothing_of_a_dataset_of_the_users(monkeypatch
     start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
     start._trainer = _Trainer(readable=False)
     start._read()
+
+
+class _Manager:
+    """A manager of agent loops, whose workers get equal parts of a batch."""
+
+    def generate_sequences(self, prompts: Any) -> None:
+        workers = self.agent_loop_workers  # type: ignore[attr-defined]
+        assert len(prompts) % len(workers) == 0, f"{len(prompts)} prompts for {len(workers)} workers"
+        workers[0].generate_sequences.remote(prompts)
+
+
+class _LaterManager(_Manager):
+    async def generate_sequences(self, prompts: Any) -> None:  # type: ignore[override]
+        super().generate_sequences(prompts)
+
+
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that divides a batch of six prompts."""
+    proto = SimpleNamespace(from_single_dict=lambda data: data["prompts"])
+    for name, parts in {
+        "verl": {"DataProto": proto},
+        "verl.experimental": {},
+        "verl.experimental.agent_loop": {"AgentLoopManager": _LaterManager},
+        "verl.trainer": {},
+        "verl.trainer.ppo": {},
+        "verl.trainer.ppo.v1": {"AgentLoopManagerTQ": _Manager},
+    }.items():
+        made = ModuleType(name)
+        vars(made).update(parts)
+        monkeypatch.setitem(sys.modules, name, made)
+
+    def divide(owner: str, workers: int, samples: int = 1, mode: str = "async", estimator: str = "grpo") -> None:
+        from omegaconf import OmegaConf
+
+        rollout = {"mode": mode, "n": samples, "agent": {"num_workers": workers}}
+        config = {"actor_rollout_ref": {"rollout": rollout}, "algorithm": {"adv_estimator": estimator}}
+        trainer = _Trainer()
+        trainer.config = OmegaConf.create(config)  # type: ignore[attr-defined]
+        trainer.train_dataloader.batch_size = 6
+        monkeypatch.setattr(_Trainer, "__module__", owner)
+        start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
+        start._trainer = trainer
+        with contextlib.suppress(module.Reached):
+            start._read()
+
+    return divide
+
+
+@pytest.mark.parametrize(
+    ("owner", "workers", "samples", "said"),
+    [
+        ("verl.trainer.ppo.ray_trainer", 4, 1, "6 prompts for 4 workers"),
+        ("verl.trainer.ppo.ray_trainer", 4, 2, None),
+        ("verl.trainer.ppo.v1.trainer_sync", 4, 2, "6 prompts for 4 workers"),
+        ("recipe.dapo.dapo_ray_trainer", 4, 1, None),
+    ],
+)
+def test_a_batch_is_divided_among_the_agent_loops(
+    owner: str, workers: int, samples: int, said: str | None, divided: Callable[..., None]
+) -> None:
+    with pytest.raises(AssertionError, match=said) if said else contextlib.nullcontext():
+        divided(owner, workers, samples)
+
+
+def test_no_agent_loops_are_refused(divided: Callable[..., None]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        divided("verl.trainer.ppo.v1.trainer_sync", 0)
+
+
+@pytest.mark.parametrize("other", [{"mode": "sync"}, {"estimator": "remax"}])
+def test_a_batch_that_others_divide_says_nothing(other: dict[str, str], divided: Callable[..., None]) -> None:
+    divided("verl.trainer.ppo.ray_trainer", 4, **other)
 
 
 def test_a_program_that_only_generates_builds_no_workers() -> None:

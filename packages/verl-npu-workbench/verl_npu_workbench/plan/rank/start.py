@@ -159,6 +159,8 @@ class _Start:
         if loader is not None and type(loader.dataset).__module__.startswith("verl."):
             loader.dataset.prompt_key = "prompt"
             loader.collate_fn([loader.dataset[place] for place in range(min(2, len(loader.dataset)))])
+        if loader is not None and type(self._trainer).__module__.startswith("verl.trainer."):
+            _divide(self._trainer)
 
     def _load(self) -> None:
         """Build the workers and their models. The rollout's worker is built without its engine."""
@@ -251,6 +253,35 @@ def _look_up(config: DictConfig) -> None:
     if config.algorithm.use_kl_in_reward:
         each = torch.zeros(1, 1)
         algorithms.kl_penalty(each, each, kl_penalty=config.algorithm.kl_penalty)
+
+
+def _divide(trainer: Any) -> None:
+    """Let the manager of the agent loops divide a batch among its workers, and stop where the first worker starts.
+
+    Source: `fit` of verl/trainer/ppo/ray_trainer.py, and verl/trainer/ppo/v1/trainer_base.py.
+    """
+    import torch
+    from tensordict import TensorDict
+
+    config, prompts = trainer.config, trainer.train_dataloader.batch_size
+    rollout = config[ROLES].rollout
+    # The baselines of REMAX are a part of the batch in some revisions.
+    is_other = rollout.get("mode", "async") != "async" or config.algorithm.adv_estimator == "remax"
+    if is_other or rollout.agent.get("agent_loop_manager_class"):
+        return
+    if type(trainer).__module__.startswith("verl.trainer.ppo.v1."):
+        manager = importlib.import_module("verl.trainer.ppo.v1").AgentLoopManagerTQ
+        batch = TensorDict({"prompts": torch.zeros(prompts, 1)}, prompts)
+    else:
+        manager = importlib.import_module("verl.experimental.agent_loop").AgentLoopManager
+        data = {"prompts": torch.zeros(prompts * rollout.n, 1)}
+        batch = importlib.import_module("verl").DataProto.from_single_dict(data)
+    made, worker = object.__new__(manager), SimpleNamespace(generate_sequences=SimpleNamespace(remote=_reached))
+    made.config, made.wake_up, made.reward_model_manager = config, _nothing, None
+    made.agent_loop_workers = [worker] * rollout.agent.num_workers
+    divided = inspect.unwrap(manager.generate_sequences)(made, batch)
+    if inspect.iscoroutine(divided):
+        asyncio.run(divided)
 
 
 @contextmanager
