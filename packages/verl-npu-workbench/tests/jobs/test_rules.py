@@ -223,6 +223,8 @@ WRONG_ONES = dict(
             exports={"ASCEND_RT_VISIBLE_DEVICES": "0,7", "VIRTUAL_ASCEND": "2"},
         ),
         refused("a size that is a word", "empty", {f"{ROLLOUT}.n": "many"}),
+        refused("steps that are a word", "empty", {"trainer.total_training_steps": "ten"}),
+        refused("CPUs that are a word", "empty", {"ray_kwargs.ray_init.num_cpus": "many"}),
         refused("fewer CPUs than NPUs", "ray-cpus", {"ray_kwargs.ray_init.num_cpus": 7}),
         refused(
             "fewer CPUs than verl asks for", "ray-cpus", {"ray_kwargs.ray_init.num_cpus": 23}, sources=BY_THE_PLATFORM

@@ -74,7 +74,7 @@ _WORKER_VARIABLES = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MU
 _ASSIGNED = re.compile(rf"^[ \t]*({_WORKER_VARIABLES})=", re.MULTILINE)
 _EXPORTED = re.compile(rf"^[ \t]*(?:export|declare -x)[ \t]+(?:\w+=\S*[ \t]+)*({_WORKER_VARIABLES})\b", re.MULTILINE)
 _SIZES = (
-    r"trainer\.(n_gpus_per_node|nnodes)|data\.train_batch_size"
+    r"trainer\.(n_gpus_per_node|nnodes|total_training_steps)|data\.train_batch_size|(ray_kwargs\.)?ray_init\.num_cpus"
     r"|actor_rollout_ref\.(actor\.ppo_mini_batch_size|rollout\.(n|tensor_model_parallel_size))"
 )
 _PATHS = (
