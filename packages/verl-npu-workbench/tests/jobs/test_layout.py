@@ -61,10 +61,7 @@ WRONG: dict[str, tuple[Mapping[str, object], list[tuple[Framework, str, str, int
     ),
     "Ulysses": ({ULYSSES: 8}, [(Framework.FSDP, ULYSSES, "8", 12)]),
     "no critic": ({"algorithm.adv_estimator": "grpo", "critic.ulysses_sequence_parallel_size": 8}, []),
-    "a rollout with its own NPUs": (
-        {"rollout.n_gpus_per_node": 5, "rollout.nnodes": 2, f"{ROLLOUT}.tensor_model_parallel_size": 4},
-        [(Framework.ROLLOUT, f"{ROLLOUT}.tensor_model_parallel_size", "4", 10)],
-    ),
+    "a rollout with its own NPUs": ({"rollout.n_gpus_per_node": 5, f"{ROLLOUT}.tensor_model_parallel_size": 4}, []),
 }
 
 

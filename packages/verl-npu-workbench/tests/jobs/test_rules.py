@@ -244,7 +244,7 @@ WRONG_ONES = dict(
             {"algorithm.adv_estimator": "gae", "critic.ulysses_sequence_parallel_size": 3},
         ),
         refused(
-            "a rollout", "parallel-sizes", {f"{ROLLOUT}.tensor_model_parallel_size": 3}, module="recipe.dapo.main_dapo"
+            "a rollout", "rollout.ranks", {f"{ROLLOUT}.tensor_model_parallel_size": 3}, module="recipe.dapo.main_dapo"
         ),
         refused(
             "engines that do not divide the NPUs",
@@ -252,7 +252,6 @@ WRONG_ONES = dict(
             {f"{ROLLOUT}.pipeline_model_parallel_size": 3},
             module="verl.trainer.main_ppo_sync",
         ),
-        refused("a rollout of its own", "parallel-sizes", {"rollout.n_gpus_per_node": 2, "rollout.nnodes": 1}),
         warned("a variable that is not exported", "exports", text="HCCL_CONNECT_TIMEOUT=900\n"),
         warned("a variable that a cluster does not get", "exports", exports={"VLLM_USE_V1": "1"}, runtime={}),
         warned("segments beside a sleeping engine", "rollout.expandable_segments", exports=SEGMENTS),

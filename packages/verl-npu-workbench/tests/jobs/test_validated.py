@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from verl_npu_workbench.jobs.rules import findings
+from verl_npu_workbench.jobs.settings import Settings
 
 from verl_npu.findings import Finding
 from verl_npu.registry.source.tree import SourceTree
@@ -280,14 +281,17 @@ def test_a_checkpoint_engine_is_looked_up_where_verl_registers_them(
 
 
 @pytest.mark.parametrize(
-    ("module", "code"), [("verl.trainer.main_ppo", "validation"), ("recipe.dapo.main_dapo", "parallel-sizes")]
+    ("module", "code"), [("verl.trainer.main_ppo", "validation"), ("recipe.dapo.main_dapo", "rollout.ranks")]
 )
 def test_a_rollout_that_does_not_divide_the_npus_is_refused_once(
     module: str, code: str, upstream: tuple[SourceTree, dict[str, object]]
 ) -> None:
     sources, written = upstream
-    given = {**written, **GOOD, f"{ROLLOUT}.tensor_model_parallel_size": 3}
-    judged = findings(script(given, sources=sources, module=module))
+    given = {**written, **GOOD, f"{ROLLOUT}.tensor_model_parallel_size": 3, "trainer.device": "npu"}
+    right = script(given, sources=sources, module=module)
+    # Sections come before their settings, as Hydra composes them.
+    ordered = sorted(right.settings.values.items(), key=lambda pair: pair[1] != {})
+    judged = findings(replace(right, settings=Settings(dict(ordered))))
     assert [each.code for each in judged if each.refused] == [code]
 
 

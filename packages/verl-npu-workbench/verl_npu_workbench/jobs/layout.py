@@ -7,9 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from verl_npu.language import gettext as _
-
-from .keys import ACTOR, NODES, NPUS, REFERENCE, ROLLOUT_TENSOR, has_critic, is_megatron, rollout_npus, size
+from .keys import ACTOR, NODES, NPUS, REFERENCE, has_critic, is_megatron, size
 from .settings import Settings
 from .trainer import Trainer
 
@@ -20,7 +18,6 @@ class Framework(enum.Enum):
 
     MEGATRON = "Megatron"
     FSDP = "FSDP"
-    ROLLOUT = _("the rollout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,17 +109,9 @@ def npus_of(trainer: Trainer, settings: Settings) -> int:
 
 
 def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
-    """Yield the parallel sizes that do not evenly divide the trainer's NPUs or, if the rollout has separate NPUs, the
-    rollout's NPUs."""
+    """Yield the parallel sizes that do not evenly divide the trainer's NPUs."""
     if npus <= 0:
         return
-    yield from _trainer_sizes(settings, npus)
-    npus, key = rollout_npus(settings) or npus, ROLLOUT_TENSOR
-    if npus % size(settings, key):
-        yield Indivisible(Framework.ROLLOUT, key, str(size(settings, key)), npus)
-
-
-def _trainer_sizes(settings: Settings, npus: int) -> Iterator[Indivisible]:
     if is_megatron(settings):
         for role in (ACTOR, REFERENCE):
             sizes = _megatron_sizes(settings, role)

@@ -59,7 +59,6 @@ from .keys import (
     MODEL,
     NPUS,
     ROLLOUT,
-    ROLLOUT_TENSOR,
     is_megatron,
     is_separate,
     may_sleep,
@@ -237,7 +236,6 @@ _DIVISION_RULES = {
     Framework.FSDP: _(
         "the device mesh of verl's FSDP workers needs data-parallel size x sequence-parallel size = number of NPUs"
     ),
-    Framework.ROLLOUT: _("verl asserts that the size of a rollout replica divides the number of NPUs"),
 }
 
 
@@ -806,10 +804,7 @@ RULES: tuple[Rule[Script], ...] = (
 def findings(script: Script) -> list[Finding]:
     """Return the findings of all rules that can be checked for a script, errors first."""
     found = list(find(RULES, script, Stage.SCRIPT))
-    # Two rules say that the rollout's size does not divide the NPUs. So does verl's own worker, if it is followed.
-    ranks = [
-        each for each in found if each.code in ("parallel-sizes", "rollout.ranks") and each.subject == ROLLOUT_TENSOR
-    ]
-    extra = ranks if any("infer_world_size" in str(each.why) for each in found) else ranks[1:]
-    found = [each for each in found if each not in extra]
+    # If verl's own worker is followed, it says the same.
+    if any("infer_world_size" in str(each.why) for each in found):
+        found = [each for each in found if each.code != "rollout.ranks"]
     return sorted(found, key=lambda finding: not finding.refused)

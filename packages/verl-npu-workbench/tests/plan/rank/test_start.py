@@ -46,6 +46,12 @@ def make_another_model():
 def ask_for_a_package():
     raise ImportError("please install modelscope")
 
+def import_by_name(name):
+    try:
+        __import__(name)
+    except ImportError as error:
+        raise ImportError(f"cannot import {name}") from error
+
 def import_what_is_missing():
     import a_package_that_nobody_has
 
@@ -119,7 +125,7 @@ def test_the_line_is_upstreams_where_hydra_makes_an_object(started: Callable[...
 
     told = started(lambda: upstream.make(instantiate))
     assert (told.error, told.code) == ("TypeError: an unexpected keyword argument", "instantiate()")
-    assert told.where.endswith("verl/made_up.py:45")
+    assert told.where.endswith("verl/made_up.py:51")
 
 
 def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) -> None:
@@ -147,24 +153,25 @@ def test_what_is_not_here_says_nothing_of_the_script(
 
 
 @pytest.mark.parametrize(
-    ("backend", "is_here", "refused"), [("nccl", False, False), ("nccl", True, True), ("hccl", False, True)]
+    ("package", "said"),
+    [
+        ("verl.checkpoint_engine", "Checkpoint engine {} not registered, registered backends: ['naive']"),
+        ("verl.workers.engine", "Unknown backend: {}"),
+    ],
 )
-def test_a_checkpoint_engine_that_needs_vllm_is_not_judged_without_it(
-    backend: str,
-    is_here: bool,
-    refused: bool,
-    started: Callable[..., Started],
-    upstream: Any,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("backend", "refused"), [("nccl", False), ("naive", True), ("hccl", True)])
+def test_a_name_whose_module_cannot_be_imported_here_is_not_judged(
+    package: str, said: str, backend: str, refused: bool, started: Callable[..., Started], upstream: Any
 ) -> None:
-    folder = Path(upstream.__file__).parent / "checkpoint_engine"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "hccl_engine.py").write_text('@Registry.register("nccl")\nclass Engine: ...\n')
-    monkeypatch.setattr(module, "is_installed", lambda package: is_here)
+    folder = Path(upstream.__file__).parent.parent.joinpath(*package.split("."))
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "__init__.py").write_text("from . import naive\n")
+    (folder / "naive.py").write_text('register = lambda name: name\nregister("naive")\n')
+    (folder / "hccl_engine.py").write_text('@Registry.register(kind="any", backend=["nccl"])\nclass Engine: ...\n')
 
     def look_up() -> None:
-        raise ValueError(f"Checkpoint engine {backend} not registered, registered backends: ['naive']")
+        raise ValueError(said.format(backend))
 
     assert bool(started(look_up).error) is refused
 
@@ -344,6 +351,11 @@ def test_a_program_that_only_generates_builds_no_workers() -> None:
 def test_a_module_that_the_revision_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:
     assert "verl.no_such_module" in started(upstream.import_what_the_revision_lacks).error
     assert "no_such_name" in started(upstream.import_a_name_that_the_revision_lacks).error
+
+
+def test_a_module_that_an_installed_package_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:
+    assert "torch.optimm" in started(lambda: upstream.import_by_name("torch.optimm")).error
+    assert started(lambda: upstream.import_by_name("a_package_that_nobody_has")).error == ""
 
 
 def test_an_error_of_what_stands_in_for_ray_says_nothing(started: Callable[..., Started]) -> None:

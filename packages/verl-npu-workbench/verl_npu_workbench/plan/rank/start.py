@@ -43,7 +43,9 @@ _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
 """Packages, besides verl, whose source lines may be shown to the user."""
 _TRAINERS = (("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer"))
-_UNREGISTERED = re.compile(r"Checkpoint engine (\S+) not registered")
+_UNREGISTERED = re.compile(r"Checkpoint engine (?P<checkpoint>\S+) not registered|Unknown backend: (?P<engine>\S+)")
+_REGISTRIES = {"checkpoint": "verl.checkpoint_engine", "engine": "verl.workers.engine"}
+"""The packages whose modules register names that these messages are about."""
 _SCRIPT_PACKAGES = ("verl", "recipe")
 """Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
 job, too."""
@@ -434,15 +436,21 @@ def _not_judged(raised: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = Path(frames[-1].filename) if frames else Path()
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
-    # Only Python's own import errors name a module. Upstream's own are about packages that are not installed here.
-    lacks_package = isinstance(error, ImportError) and _top(error.name) not in _SCRIPT_PACKAGES
-    is_elsewhere = lacks_package or isinstance(error, OSError) or any(map(_is_of_memory, _chain(error)))
+    is_elsewhere = _lacks_package(error) or isinstance(error, OSError) or any(map(_is_of_memory, _chain(error)))
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
-    return _text(error) if ours or is_elsewhere or stands_in or _needs_vllm(str(error)) else ""
+    return _text(error) if ours or is_elsewhere or stands_in or _lacks_module(str(error)) else ""
 
 
-def _top(module: str | None) -> str:
-    return (module or "").partition(".")[0]
+def _lacks_package(error: BaseException) -> bool:
+    """Return whether an import failed because of a package that is not installed here, and that does not come with the
+    script's revision."""
+    if not isinstance(error, ImportError):
+        return False
+    if error.name:
+        return error.name.partition(".")[0] not in _SCRIPT_PACKAGES
+    # Upstream raised it by hand, perhaps while it handled Python's own error, which names the module.
+    named = [each.name for each in _chain(error) if isinstance(each, ImportError) and each.name]
+    return not any(is_installed(name.partition(".")[0]) for name in named)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -456,13 +464,19 @@ def _is_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "allocate memory" in str(error)
 
 
-def _needs_vllm(said: str) -> bool:
-    """Return whether upstream found no checkpoint engine because its module imports vLLM, which is not installed."""
-    named = _UNREGISTERED.match(said)
-    if named is None or is_installed("vllm"):
+def _lacks_module(said: str) -> bool:
+    """Return whether upstream does not know a name because the module that registers it could not be imported here,
+    for example without vLLM."""
+    match = _UNREGISTERED.match(said)
+    if match is None:
         return False
-    folder = Path(str(importlib.import_module("verl.checkpoint_engine").__file__)).parent
-    return any(f'register("{named[1]}")' in path.read_text(errors="replace") for path in folder.glob("*.py"))
+    package = importlib.import_module(_REGISTRIES[match.lastgroup or ""])
+    folder, name = Path(str(package.__file__)).parent, re.escape(match[match.lastgroup or ""])
+    for path in folder.rglob("*.py"):
+        module = ".".join([package.__name__, *path.relative_to(folder).with_suffix("").parts])
+        if re.search(rf'register\([^)]*"{name}"', path.read_text(errors="replace")) and module not in sys.modules:
+            return True
+    return False
 
 
 def _told(raised: BaseException, job: StartJob) -> Started:
