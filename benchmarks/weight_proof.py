@@ -3,7 +3,7 @@
     python benchmarks/weight_proof.py [--megabytes 512] [--shares 1 8] [--bandwidth 0 2] [--repeats 5]
 
 It uses two ranks on two virtual NPUs with the virtual hccl (gloo on loopback): SIMULATED. The receiver loads the
-weights into a model of linear layers, of which it holds all or one of several shares (tensor parallelism). It prints
+weights into a model of linear layers, either completely or as one of several shares (tensor parallelism). It prints
 ratios within one run. Loopback is as fast as memory, and a link of real NPUs is slower than their memory, so
 `--bandwidth` N limits it to N GB/s. Digests are computed on the host. The figures do not include the copy to the host
 on a real NPU.

@@ -214,8 +214,8 @@ def activate(origin: str = PLAIN) -> None:
     """Patch verl when this process imports it, if Ascend software is installed. Calling this function again has no
     effect.
 
-    If torch calls this function at the end of `import torch`, the function raises no error. The error is then raised
-    when verl is imported.
+    If torch calls this function at the end of `import torch`, an error is not raised immediately, but when verl is
+    imported.
     """
     global _origin
     if not _is_active():

@@ -136,7 +136,8 @@ class WeightSyncError(VerlNpuError):
 
 
 class GroupError(WeightSyncError):
-    """Raised when the ranks of a group did not meet, or when one of the ranks is gone."""
+    """Raised when the ranks of a weight sync do not all join the group in time, or when a rank has exited or does not
+    respond."""
 
 
 class TransferError(WeightSyncError):

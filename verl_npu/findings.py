@@ -45,7 +45,7 @@ class Status(enum.IntEnum):
 
 
 class Stage(enum.Enum):
-    """A stage when a rule can be checked."""
+    """A stage at which a rule can be checked."""
 
     SCRIPT = "before the run, from its script"
     ENVIRONMENT = "in the environment that the job is to run in"

@@ -19,8 +19,8 @@ from .version import __version__
 
 
 class Session:
-    """The registry of this process with its summary and manifest. The lifecycle of the process begins and ends the
-    session."""
+    """The registry of this process with its summary and manifest. The lifecycle of the process calls `begin` and
+    `end`."""
 
     def __init__(self, mutex: Mutex, status: Callable[[], Activity]) -> None:
         """Create the registry. `status` returns everything that verl-npu has done in this process, including

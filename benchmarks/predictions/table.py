@@ -25,7 +25,7 @@ PREDICTED = {"peak_gib": (float, int), "peaks_gib": dict, "seconds": list, "verd
 
 
 def wrong(entry: Mapping[str, Any]) -> str:
-    """Return what is wrong with an entry. Empty if nothing is."""
+    """Describe the error in an entry. Return an empty string if the entry is valid."""
     for name in TEXTS:
         if not (isinstance(entry.get(name), str) and entry[name]):
             return f"{name}: expected a text; found {entry.get(name)!r}"
@@ -55,7 +55,7 @@ def near(entry: Mapping[str, Any]) -> bool:
 
 
 def order(path: Path, entry: Mapping[str, Any]) -> str:
-    """Tell from git's history whether the prediction came before the figure, and was not changed with or after it."""
+    """Describe, according to git's history, whether a prediction is older than its figure and unchanged."""
     first = found = ""
     for commit in _git("log", "--reverse", "--format=%h", "--", path.name).split():
         shown = json.loads(_git("show", f"{commit}:./{path.name}") or "{}")

@@ -35,7 +35,7 @@ ModelRunnerOutput.__init__ = without_proposals(ModelRunnerOutput.__init__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """The inputs from which an environment is built."""
+    """The inputs of an environment."""
 
     pin: Pin
     checkout: Checkout | None
@@ -89,7 +89,7 @@ class Recipe:
         return self.folder / "bin" / "python"
 
     def stamp(self) -> str:
-        """Return a hash of all inputs from which the environment is built."""
+        """Return a hash of all inputs of the environment."""
         parts = [
             sys.version,
             str(self.folder),

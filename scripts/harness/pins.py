@@ -200,8 +200,8 @@ def transformers_for(pin: Pin, rollout: str) -> str:
 
 
 def engine_source(engine: Engine) -> Path:
-    """Return the checkout from which the engine is built. Raise BadInput unless the environment variable SOURCE names
-    a checkout at the required commit."""
+    """Return the checkout that the engine is built from. Raise BadInput unless the environment variable SOURCE names a
+    checkout at the required commit."""
     named = os.environ.get(SOURCE, "")
     if not (Path(named) / "vllm_ascend" / "__init__.py").is_file():
         raise BadInput(

@@ -73,7 +73,7 @@ class Recipe:
     """The rollout engine; empty if nothing is generated."""
     pin: str
     source: str
-    """The file of that revision, or of another project, from which the numbers come."""
+    """The file of that revision, or of another project, that contains the numbers."""
     nodes: int
     npus: int
     """The number of NPUs on each node."""

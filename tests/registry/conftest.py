@@ -56,7 +56,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
 
 
 class Started(Registry):
-    """A registry, and the lifecycle that begins and ends it."""
+    """A registry, and the lifecycle that calls its `begin` and `end`."""
 
     def __init__(self, **parts: object) -> None:
         self.lifecycle = Lifecycle("up", lambda mutex: self)

@@ -103,8 +103,8 @@ _WINDOW = _("a sequence longer than {setting} ends the job")
 
 
 def read(model: str, covers: Covers) -> Model:
-    """Build the model that a `config.json` describes or a model family names, without weights, and look up the code
-    that computes each of the model's operators.
+    """Build a model without weights from a `config.json` or the name of a model family. Look up the code that computes
+    each of the model's operators.
 
     Raises CommandError if there is no such file or family, or if transformers cannot build the model.
     """

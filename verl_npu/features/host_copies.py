@@ -48,7 +48,7 @@ class Movable(Protocol):
     requires=Reads(f"{_BATCH}._sync_all", "_has_cuda"),
 )
 def wait_for_batch_copies(original: Callable[[Batch], None], batch: Batch) -> None:
-    """Wait for all copies between NPUs and the host that this process has started."""
+    """Wait for all copies that this process has started between NPUs and the host."""
     original(batch)
     _wait()
 

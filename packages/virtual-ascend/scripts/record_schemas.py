@@ -118,7 +118,7 @@ def recorded_atb(by_version: dict[Version, dict[str, dict[str, str | None]]]) ->
 
 
 def main() -> None:
-    """Write the file: for each operator, its schemas by the version from which on they are so."""
+    """Write a file that lists, for each operator, its schemas and the first version of each schema."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="one wheel of each version")
     wheels = {Version(wheel.name.split("-")[1]): wheel for wheel in parser.parse_args().wheels}

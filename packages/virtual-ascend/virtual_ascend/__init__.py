@@ -82,9 +82,9 @@ def has_own_torch_npu() -> bool:
 def expose() -> None:
     """Make `torch_npu` importable without importing torch.
 
-    If a torch_npu wheel is installed, its import is prepared to find a stub CANN. If no wheel is installed, or if
-    virtual-ascend's own torch_npu is requested, virtual-ascend's packages `torch_npu` and `acl` are added to
-    `sys.path`.
+    If a torch_npu wheel is installed, this function ensures that an import of the wheel finds a stub CANN. If no wheel
+    is installed, or if virtual-ascend's own torch_npu is requested, virtual-ascend's packages `torch_npu` and `acl`
+    are added to `sys.path`.
 
     Raises:
         RealAscendError: CANN is installed on this machine, or a wheel's torch_npu is already imported although

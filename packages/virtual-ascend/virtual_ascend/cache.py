@@ -34,8 +34,8 @@ def is_finished(library: Path) -> bool:
 def publish(built: Path, library: Path) -> None:
     """Move a built library to its final path, so that no process ever sees an incomplete file.
 
-    The content is written to disk before the name. After a power failure, the library is therefore complete or
-    missing.
+    The content is flushed to disk before the file gets its final name. After a power failure, the library is therefore
+    either complete or missing.
     """
     with open(built, "rb") as stream:
         os.fsync(stream.fileno())
@@ -112,7 +112,8 @@ def _is_private(group: int) -> bool:
 
 @contextmanager
 def work_folder(parent: Path) -> Iterator[Path]:
-    """Create a new folder for a build, and remove the folders that killed builds left beside it.
+    """Context manager that creates a new folder for a build, and removes the folder at the end. Folders in `parent`
+    that remain from killed builds are removed first.
 
     The caller must hold a lock. Otherwise, another process that builds in `parent` could lose its folder.
     """

@@ -52,7 +52,7 @@ class _Finder(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ == _OPERATORS:
             # This module registers the shapes of vllm-ascend's operators. If it fails, vllm-ascend uses none of them.
-            raise ImportError("vllm-ascend's own operators are not written for virtual NPUs")
+            raise ImportError("vllm-ascend's own operators are not implemented for virtual NPUs")
         from .device.extension import extension
 
         _register_operators()

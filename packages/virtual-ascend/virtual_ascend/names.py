@@ -27,7 +27,7 @@ def release(version: str) -> Version:
 
 
 def outside(module: str, version: str) -> list[str]:
-    """Return the recorded names of a module that do not exist in this version, because it is older or newer."""
+    """Return the recorded names of a module that exist in other versions of the module, but not in this version."""
     return sorted(_recorded().get(module, {}).keys() - set(of_module(module, version)))
 
 

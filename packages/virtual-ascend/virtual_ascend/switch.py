@@ -28,8 +28,8 @@ def switch_off() -> str:
 
 
 def switch_back(before: str, torch_was_there: bool) -> None:
-    """Restore TORCH_DEVICE_BACKEND_AUTOLOAD if torch was imported first, or if the emulated torch_npu version always
-    restores the variable."""
+    """Restore TORCH_DEVICE_BACKEND_AUTOLOAD if torch was imported before torch_npu, or if the emulated torch_npu
+    version always restores the variable."""
     if torch_was_there or restores(variables.TORCH_NPU_VERSION.text()):
         os.environ[AUTOLOAD] = before
 

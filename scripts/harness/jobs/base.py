@@ -18,7 +18,7 @@ _UNUSED = ("fused_kernels", "linear_attention")
 
 @dataclass(frozen=True)
 class Plan:
-    """The values from which a job's command line is built."""
+    """The values that make up a job's command line."""
 
     pin: Pin
     run_dir: Path

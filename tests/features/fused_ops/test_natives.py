@@ -61,9 +61,7 @@ def test_what_is_claimed_is_seen_after_upstreams_function_ran() -> None:
     found = run()
     assert found["raised"] == ""
     before, after = (found[when]["features"]["fused_ops"]["patches"] for when in ("before", "after"))
-    left = [
-        name for name, patch in before.items() if patch["reason"].startswith("upstream's own code patches the target")
-    ]
+    left = [name for name, patch in before.items() if patch["reason"].startswith("upstream itself patches the target")]
     assert len(left) >= 15
     assert {after[name]["state"] for name in left} == {"native"}
     assert all(" assigned " in after[name]["reason"] for name in left)

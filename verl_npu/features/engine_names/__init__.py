@@ -101,8 +101,8 @@ class Lack:
 
 
 def find(name: Name, tree: SourceTree) -> Found | None:
-    """Return the first of the name's possible places that has the name, or None if no place has it. Raises SourceError
-    if a module cannot be parsed."""
+    """Look up a name in each of its possible locations. Return the first location that defines the name, or None if no
+    location does. Raises SourceError if a module cannot be parsed."""
     place = next((place for place in name.places if _has(name, place, tree)), None)
     return None if place is None else Found(place, _signature(name, place, tree))
 

@@ -49,7 +49,7 @@ Hook = Callable[[RuntimeEnvironment | None], RuntimeEnvironment | None]
 
 
 def forward(runtime: RuntimeEnvironment) -> None:
-    """Add the variables that every process needs to upstream's runtime environment. Existing values are kept."""
+    """Add to upstream's runtime environment the variables that every process needs. Existing values are kept."""
     _add(runtime, given_by_ray=_submitted())
 
 

@@ -34,12 +34,13 @@ Result = TypeVar("Result")
 
 
 def with_output_layer(original: Callable[..., Result], model: object, *args: object, **kwargs: object) -> Result:
-    """Call upstream's forward pass while the weights of the output layer are gathered."""
+    """Call upstream's forward pass after gathering the weights of the output layer."""
     return _gathered("lm_head", original, model, *args, **kwargs)
 
 
 def with_positions(original: Callable[..., Result], model: object, *args: object, **kwargs: object) -> Result:
-    """Compute the position embeddings of images while their table is gathered, so that the table is on the NPU."""
+    """Compute the position embeddings of images after gathering the embedding table, so that the whole table is on the
+    NPU."""
     return _gathered("pos_embed", original, model, *args, **kwargs)
 
 

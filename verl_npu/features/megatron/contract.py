@@ -104,8 +104,8 @@ class Contract:
 
     @staticmethod
     def alike(key: str, mine: object, theirs: object) -> bool:
-        """Return whether two workers in one process may use these two values of a key, because MindSpeed treats both
-        values alike."""
+        """Return whether MindSpeed treats these two values of a key alike. If so, two workers in one process may use
+        different ones."""
         # MindSpeed only checks for `block`; Megatron's own recomputation reads each model's configuration.
         return mine == theirs or (key == "recompute_method" and "block" not in (mine, theirs))
 
@@ -138,7 +138,7 @@ def read_contract(path: Path) -> Contract:
     try:
         content = json.loads(path.read_text())
         if content["schema"] != _SCHEMA:
-            raise ValueError(f"unsupported schema version {content['schema']} instead of {_SCHEMA}")
+            raise ValueError(f"unsupported schema version {content['schema']}; the supported version is {_SCHEMA}")
         return Contract(
             revision=content["revision"],
             megatron=content["megatron"],

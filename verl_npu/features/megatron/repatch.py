@@ -93,10 +93,10 @@ def refuse_to_go_without_mindspeed(worker: str) -> None:
     raise UnavailableError(
         subject=worker,
         expected="MindSpeed to be imported in this process, because Megatron does not run on NPUs without it",
-        found=f"that the import of MindSpeed failed silently, because {' and '.join(missing)} "
+        found=f"an import of MindSpeed that failed silently, because {' and '.join(missing)} "
         f"{'is' if len(missing) == 1 else 'are'} not installed"
         if missing
-        else "that the import of MindSpeed failed silently",
+        else "an import of MindSpeed that failed silently",
         fix=advice(missing) if missing else "run `python -c 'import mindspeed.megatron_adaptor'` to see the error",
         override=OVERRIDE,
     )

@@ -281,7 +281,7 @@ def _unreadable(text: str, found: str) -> CommandError:
         expected="'key=value …', or a Hydra command line with <worker>.megatron.override_transformer_config.key=value "
         "or <worker>.mindspeed.mcore_kwargs.key=value",
         found=found,
-        fix="pass the overrides, or a whole command line or script in one pair of quotes",
+        fix="pass the overrides, the whole command line, or the script as one quoted argument",
     )
 
 

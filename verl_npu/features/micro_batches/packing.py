@@ -120,8 +120,8 @@ def _balanced(bins: Bins, lengths: Sequence[int], budget: int, count: int, weigh
 
 
 _MARK = 1 << 40
-"""A mark for a sequence that is too long. Mark and length are added up, and the sum is passed to the other ranks as
-the number of micro-batches. The sum is larger than any real number of micro-batches."""
+"""A sentinel value for a sequence that is too long. The sum of this value and the length of the sequence is passed to
+the other ranks as the number of micro-batches. The sum is larger than any real number of micro-batches."""
 
 
 Batch: TypeAlias = "Mapping[str, torch.Tensor]"
@@ -146,8 +146,8 @@ class Demand:
 
     @classmethod
     def of(cls, batch: Batch, budget: int, group_size: int) -> Demand | None:
-        """Return the sequences of a batch as a demand, or None if there is nothing to split or if upstream would not
-        split the batch."""
+        """Return a `Demand` for the sequences of a batch, or None if there is nothing to split or if upstream would
+        not split the batch."""
         lengths, width = _lengths(batch)
         if not lengths or len(lengths) % group_size:
             return None
@@ -162,8 +162,8 @@ class Demand:
 
     @property
     def least(self) -> int:
-        """The smallest possible number of micro-batches. If a sequence is too long, the value is a mark that reports
-        the error to all ranks."""
+        """The smallest possible number of micro-batches. If a sequence is too long, this is a sentinel value, which
+        signals the error to all ranks."""
         return len(self.packed) if self.fits else _MARK + self.longest
 
     @property

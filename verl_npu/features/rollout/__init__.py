@@ -291,8 +291,8 @@ async def _without_offload(
     requires=AllOf(Imports(_SERVER, "vllm.utils.argparse_utils"), Imports(_SERVER, "vllm.utils")),
 )
 def reduce_vllm_version_to_release(version: Result) -> Result:
-    """Replace `vllm.__version__` with a release that is compared numerically. Return `version`, the value of
-    upstream's `package_version`, unchanged."""
+    """Replace `vllm.__version__` with a `Release`, so that upstream compares release numbers instead of strings.
+    Return `version`, the value of upstream's `package_version`, unchanged."""
     from .releases import Release
 
     vllm = sys.modules.get("vllm")

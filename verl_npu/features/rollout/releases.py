@@ -1,4 +1,4 @@
-"""A release number that compares as numbers where upstream compares texts."""
+"""A release number that is compared numerically where upstream compares strings."""
 
 from __future__ import annotations
 

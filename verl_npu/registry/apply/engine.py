@@ -43,8 +43,8 @@ _NONE = Conventions()
 class Registry:
     """The features of one plugin, and of the distributions that contribute features to it, in one process.
 
-    A `Lifecycle` begins and ends the registry while holding the registry's mutex. The registry calls `bundles` and
-    reads source only when it begins.
+    A `Lifecycle` calls `begin` and `end` while holding the registry's mutex. Only `begin` calls `bundles` and reads
+    source code.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Registry:
         conventions: Conventions = _NONE,
         patch_modules: Sequence[PatchModule] = (),
     ) -> None:
-        """Create a registry that has not begun yet.
+        """Create a registry that does nothing until `begin` is called.
 
         `conventions` are facts about the decorators of the upstreams. `patch_modules` are the upstream modules that
         patch other packages. The registry checks whether their patches have an effect.
@@ -82,8 +82,8 @@ class Registry:
 
     @property
     def revisions(self) -> Mapping[str, Revision]:
-        """The revision of each upstream, keyed by the upstream's name. The mapping is empty until the registry has
-        begun."""
+        """The revision of each upstream, keyed by the upstream's name. The mapping is empty until `begin` has been
+        called."""
         return {} if self._known is None else self._known.revisions
 
     @property
@@ -140,7 +140,7 @@ class Registry:
         return {f.name: feature_state(status[patch.id].state for patch in f) for f in self.features}
 
     def activity(self) -> RegistryActivity:
-        """Return what the registry has done in this process, as plain data for a manifest."""
+        """Return the registry's activity in this process as plain data for a manifest."""
         status = self.status()
         states = self._states(status)
         return {

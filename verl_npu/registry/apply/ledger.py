@@ -129,8 +129,8 @@ class Ledger:
         if not binding.in_force():
             raise ApplyError(
                 subject=f"patch {binding.patch.id}",
-                found=f"another package prevents changes to {binding.patch.target}, which still is "
-                f"{f'{binding.slot.read()!r}'[:200]} after the patch was written",
+                found=f"another package prevents changes to {binding.patch.target}: verl-npu tried to replace the "
+                f"target, but its value is still {f'{binding.slot.read()!r}'[:200]}",
                 fix="do not load that package in this process",
             )
 

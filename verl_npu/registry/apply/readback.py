@@ -88,7 +88,7 @@ class Readback:
         return replace(verdict, seen=True, reason="; ".join(dict.fromkeys(own.reason for own in found)))
 
     def entries(self) -> dict[str, NativeEntry]:
-        """Return, as plain data, a dict from each target that upstream patches to its state.
+        """Return a dict of plain data that maps each target patched by upstream to the state of that target.
 
         Targets whose assignment has not been executed yet are omitted, and so are targets of the registry's own
         patches.

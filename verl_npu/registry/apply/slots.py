@@ -185,7 +185,8 @@ def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, k
 
 
 def pass_through(made: object, original: object) -> bool:
-    """Make a function from `replacement.build` behave like the original, for all code that still holds the function.
+    """Change a function that `replacement.build` returned so that it behaves like the original for all code that still
+    holds a reference to the function.
 
     Replacing the function's code object at this point avoids a check in each call while the patch is in force. Return
     False if the object has no code object.
@@ -278,8 +279,9 @@ class Binding:
             slot.write(self.after)
 
     def replace_earlier(self) -> None:
-        """Write the patch's new object into all copies of the target that still hold the object of the patch's earlier
-        binding. Undoing these writes restores the original, `before`, in the copies."""
+        """Some copies of the target may still hold the object that the patch bound earlier. Replace that object with
+        the patch's new object in all of these copies. Undoing these writes restores the original, `before`, in the
+        copies."""
         if self.earlier is None:
             return
         for slot in [w.slot for w in self.earlier.writes if w.in_force() and w.slot != self.earlier.slot]:

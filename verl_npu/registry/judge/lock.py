@@ -33,7 +33,8 @@ class Record:
     """What the target's name may be bound to at the end of its module, with one entry for each possibility."""
     fingerprint: str = ""
     words: str = field(default="", compare=False)
-    """A fingerprint that ignores mere wording. Only the record in a lock has it, because it is seldom needed."""
+    """A fingerprint that does not depend on wording, such as log messages or names of local variables. Only the record
+    in a lock has this fingerprint, because it is seldom needed."""
     outline: tuple[str, ...] = field(default=(), compare=False)
     """A mark for each statement. The marks show what has changed, without a copy of upstream's code."""
 

@@ -77,8 +77,8 @@ def natives_of(module: PatchModule, tree: SourceTree) -> list[Native]:
 
 
 def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dict[str, Verdict]:
-    """Return the verdicts. If verl-npu leaves a patch to an upstream patch that fails, mark verl-npu's patch as
-    failed."""
+    """Return the verdicts. If a patch is native because upstream patches the same target itself, and upstream's patch
+    fails, mark verl-npu's patch as failed."""
     states = {native.step.place: native for native in natives}
 
     def confirm(verdict: Verdict) -> Verdict:

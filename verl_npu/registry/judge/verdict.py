@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of one patch and the reason for this state. Both come from the source first, and later from the
-    running process."""
+    """The state of one patch and the reason for this state. At first, both are determined from the source code, and
+    later from the running process."""
 
     state: State
     reason: str
@@ -222,22 +222,22 @@ class Evidence:
 
     @cached_property
     def claims(self) -> tuple[str, ...]:
-        """The names whose assignment by upstream's own code makes the patch unnecessary. The assignments are found in
-        upstream's source."""
+        """The names that make the patch unnecessary because upstream's own code assigns them. The assignments are
+        found in upstream's source."""
         atoms = self.patch.retired_by.atoms()
         return tuple(dict.fromkeys(a.place for a in atoms if isinstance(a, Assigns) and self.ask(a)))
 
     @cached_property
     def gone(self) -> Sequence[Absence]:
-        """The subjects that are missing from this tree: the target, and the subjects of questions that cannot be
-        answered because the subject is missing."""
+        """The names that are missing from this tree: the target, and the subjects of the questions that therefore have
+        no answer."""
         unanswered = dict.fromkeys(atom.subject for atom in self.patch.atoms() if self.ask(atom) is None)
         found = [self.absence, *map(self._answers.absence, unanswered)]
         return [absence for absence in found if absence is not None and absence.gone]
 
     def lost(self, atoms: Iterable[Atom]) -> list[str]:
-        """For each subject of the questions `atoms` that exists at the nearest pin but not in this tree, return the
-        reason why the subject is missing."""
+        """`atoms` are questions about subjects. For each of these subjects that exists at the nearest pin but not in
+        this tree, return the reason why the subject is missing."""
         reasons = []
         for subject in dict.fromkeys(atom.subject for atom in atoms):
             nearest = self._answers.known[package_of(subject)].nearest
@@ -353,7 +353,7 @@ def _done_by_upstream(e: Evidence) -> Verdict | None:
 def _patched_by_upstream(e: Evidence) -> Verdict | None:
     """Upstream's own code should patch the target, and the target exists."""
     fits = e.is_shown_native and e.absence is None
-    reason = f"upstream's own code patches the target: {e.patch.retired_by}"
+    reason = f"upstream itself patches the target: {e.patch.retired_by}"
     return Verdict(State.NATIVE, reason, claims=e.claims) if fits else None
 
 
@@ -365,8 +365,8 @@ def _own_patch_has_no_target(e: Evidence) -> Verdict | None:
         return Verdict(State.ABSENT, e.absence.reason)
     return Verdict(
         State.FAILED,
-        f"{e.absence.reason}, although upstream's own code patches it",
-        expected=f"{e.patch.target}, which upstream's own code patches",
+        f"{e.absence.reason}, although upstream itself patches it",
+        expected=f"{e.patch.target}, which upstream itself patches",
         found="no definition",
         claims=e.claims,
     )

@@ -1,8 +1,8 @@
 """The definition of a name in source: the statements that bind the name, their signature, and their fingerprint.
 
 A fingerprint is a hash of normalised source. It is the same on every Python version. Comments, docstrings, and
-formatting do not change it. A second fingerprint also ignores mere wording: annotations, the spelling of defaults, the
-names of variables, and lines that only log.
+formatting do not change it. A second fingerprint also ignores changes of wording: annotations, the spelling of
+defaults, the names of variables, and lines that only log.
 
 `ast.dump` is not used, because its output differs between Python versions (3.13 omits empty fields). This module reads
 only those parts of the syntax tree that are the same in all versions from 3.10 on.
@@ -126,8 +126,8 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def meaning_fingerprint(nodes: Iterable[ast.AST]) -> str:
-    """Return 32 hexadecimal digits: a hash of what `nodes` do. Mere wording, such as docstrings, log messages, or
-    names of local variables, does not change the hash.
+    """Return 32 hexadecimal digits: a hash of what `nodes` do. The hash does not depend on wording, such as
+    docstrings, log messages, or names of local variables.
 
     A function's parameters are excluded, too, because `fits` compares them.
     """
@@ -431,8 +431,8 @@ class Definition:
 
 
 def define(nodes: Sequence[ast.stmt], constants: Mapping[str, object] = _NONE) -> Definition | None:
-    """Return the definition that results from `nodes`, the statements that bind a name, or None if there are no
-    statements.
+    """Return the definition that results from `nodes`, which are the statements that bind a name. Return None if
+    `nodes` is empty.
 
     `constants` are the constants of the module. Default values may refer to them.
     """

@@ -36,7 +36,7 @@ _UNREADABLE = (
 
 
 class Folder(Protocol):
-    """The interface that a source tree requires of a package's folder."""
+    """The interface that a package's folder must implement to be part of a source tree."""
 
     def read(self, *parts: str) -> bytes | None:
         """Return the content of a file in the folder, or None if the file does not exist. Raises SourceError if the

@@ -63,20 +63,20 @@ class Atom(Probe):
 
     @abstractmethod
     def holds(self, tree: SourceTree) -> bool:
-        """Return whether the source answers the question with yes. If the subject does not exist, the answer is no."""
+        """Return whether the answer to the question is yes. If the subject does not exist, return False."""
 
     def unread(self, tree: SourceTree) -> str:
-        """Return the reason why a negative answer about an existing subject is unreliable, or an empty string if the
+        """Return the reason why the answer "no" is unreliable for a subject that exists, or an empty string if this
         answer is reliable."""
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Return whether a negative answer is conclusive on its own. It is conclusive if the code has only one way to
-        do what the question asks about."""
+        """Return whether the answer "no" is conclusive on its own. The answer is conclusive if the code has only one
+        way to do what the question asks about."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Return whether a positive answer is conclusive on its own."""
+        """Return whether the answer "yes" is conclusive on its own."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:
@@ -91,7 +91,7 @@ Ask = Callable[[Atom], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Defines(Atom):
-    """The question whether the source defines `target`."""
+    """The question of whether the source defines `target`."""
 
     target: str
 
@@ -123,7 +123,7 @@ class IsRemote(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Calls(Atom):
-    """The question whether the code calls `function`. A call matches if the called name is `function`, or a dotted
+    """The question of whether the code calls `function`. A call matches if the called name is `function`, or a dotted
     name that ends with `function`."""
 
     target: str
@@ -157,8 +157,8 @@ class Calls(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Passes(Atom):
-    """The question whether a call or a dictionary entry sets `keyword` to the required value. The required value is a
-    constant, or a setting that the code looks up.
+    """The question of whether a call or a dictionary entry sets `keyword` to the required value. The required value is
+    a constant, or a setting that the code looks up.
 
     The search for constants follows local names, names of the module or class, and defaults of parameters.
     """
@@ -232,8 +232,8 @@ class Takes(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Imports(Atom):
-    """The question whether the code imports `name`, which is a module or a name that a module defines. The import may
-    be relative or use an alias."""
+    """The question of whether the code imports `name`, which is a module or a name that a module defines. The import
+    may be relative or use an alias."""
 
     target: str
     name: str
@@ -281,7 +281,7 @@ class Imported(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Raises(Atom):
-    """The question whether the code raises `exception` under a condition that uses the name `when`."""
+    """The question of whether the code raises `exception` under a condition that uses the name `when`."""
 
     target: str
     exception: str
@@ -302,7 +302,8 @@ class Raises(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Reads(Atom):
-    """The question whether the code reads `name`: as a variable, as an attribute, or as a string with this value."""
+    """The question of whether the code reads `name`: as a variable, as an attribute, or as a string with this
+    value."""
 
     target: str
     name: str
@@ -316,7 +317,7 @@ class Reads(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Sets(Atom):
-    """The question whether the code assigns an attribute whose dotted name ends with `place`."""
+    """The question of whether the code assigns an attribute whose dotted name ends with `place`."""
 
     target: str
     place: str
@@ -342,8 +343,8 @@ def _ends_with(name: str, end: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assigns(Atom):
-    """The question whether an upstream module that patches other packages assigns `target`, according to the module's
-    source.
+    """The question of whether an upstream module that patches other packages assigns `target`, according to the
+    module's source.
 
     Whether the assignment takes effect is checked in the running process. Until then, a patch that is retired by this
     probe is *claimed* by upstream.

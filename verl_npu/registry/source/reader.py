@@ -153,8 +153,8 @@ class Facts:
         return fingerprint(self.parts)
 
     def ends(self, qualname: str) -> tuple[str, ...]:
-        """Return descriptions of the objects that `qualname` may refer to after the import. The descriptions of the
-        classes that contain the name are included, except for a class that is only defined by a class statement."""
+        """Return descriptions of the objects that `qualname` may refer to after the import. If `qualname` is inside a
+        class, the result also describes that class, unless a class statement is the only definition of the class."""
         parts = qualname.split(".")
         found: list[str] = []
         for length in range(1, len(parts) + 1):

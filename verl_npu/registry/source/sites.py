@@ -41,7 +41,7 @@ class Site:
     """Whether the site is a method of a derived class that overrides the target."""
 
     def reaches_as(self, known: Site) -> bool:
-        """Return whether the target has at this site every effect that it has at the site `known`."""
+        """Return whether every effect that the target has at the site `known` also occurs at this site."""
         more = Counter(self.conditions) - Counter(known.conditions)
         return self.uses >= known.uses and self.bare >= known.bare and self.again <= known.again and not more
 

@@ -295,8 +295,8 @@ class SourceTree:
         return list(self.places(target))
 
     def places(self, target: Target, unread: Collection[str] = ()) -> Iterator[Target]:
-        """Yield the chain of a target. Modules are read only if the next location is asked for, and the packages in
-        `unread` are not read."""
+        """Yield, one by one, the locations in the chain of imports that starts at a target. A module is read only when
+        the caller requests the next location. The packages in `unread` are not read."""
         found: list[Target] = []
         waiting = [target]
         while waiting:
@@ -408,8 +408,8 @@ class SourceTree:
             raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
-        """Return a fingerprint of `target` that ignores mere wording, or an empty string if the target does not
-        exist."""
+        """Return a fingerprint of `target` that does not depend on wording, such as log messages or names of local
+        variables. Return an empty string if the target does not exist."""
         nodes = self.nodes(target)
         return meaning_fingerprint(nodes) if nodes else ""
 

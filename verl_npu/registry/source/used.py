@@ -38,7 +38,8 @@ _NOTHING = Found("", False)
 
 def find(use: Collaborator, tree: SourceTree) -> Found:
     """Look up a collaborator in each of its possible locations. Return the first result that fits. If none fits,
-    return the first result that shows that something exists. Raises SourceError if a module cannot be parsed."""
+    return the first result from a location where the name or setting exists. Raises SourceError if a module cannot be
+    parsed."""
     found = [_setting(place, tree) if isinstance(place, Setting) else _name(place, tree) for place in use.places]
     fitting = (one for one in found if one.fits)
     return next(fitting, None) or next((one for one in found if one.what), _NOTHING)

@@ -309,7 +309,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
         if not made.pairs and option == "--png":
             raise SourceError(
                 subject=option,
-                found=_("the two logs have no metric at the same step"),
+                found=_("there is no step at which both logs contain the same metric"),
                 fix=_("remove the option, or specify two logs that have some steps in common"),
             )
         try:

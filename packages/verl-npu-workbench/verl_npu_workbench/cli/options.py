@@ -18,7 +18,7 @@ from ..processes import ended_whole
 
 
 class Whole(click.Command):
-    """A click command that terminates all the processes that it started when a signal terminates the command."""
+    """A click command that, when a signal terminates it, also terminates all the processes that it started."""
 
     def invoke(self, ctx: click.Context) -> object:
         with ended_whole():

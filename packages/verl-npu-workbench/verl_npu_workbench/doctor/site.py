@@ -190,7 +190,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A requirement: everything that the documents of a pin claim about one component, limited to the claims that
+    """A requirement: everything that the documentation of a pin claims about one component, limited to the claims that
     apply to this site."""
 
     component: Component
@@ -201,7 +201,8 @@ class Need:
 
     @classmethod
     def of(cls, site: Site, component: Component) -> Need:
-        """Return what the site's pin requires of a component, given the site's rollout engines and kind of NPU."""
+        """Return the requirement of the site's pin for a component, given the site's rollout engines and kind of
+        NPU."""
         if site.pin is None or site.named is None:
             return cls(component, "", ())
         cell = site.named.cells.get(component)
@@ -323,7 +324,7 @@ def _package(name: str, distribution: metadata.Distribution) -> Package:
 
 
 def distribution_url(name: str, path: Sequence[str]) -> str:
-    """Return the source from which pip can reinstall a distribution: a repository's address with a commit, or a file.
+    """Return the source that pip can reinstall a distribution from: a repository's address with a commit, or a file.
     Return an empty string if the distribution came from a package index, or if the source is unknown."""
     for each in metadata.distributions(name=name, path=list(path)):
         content = _json(each.read_text("direct_url.json"))

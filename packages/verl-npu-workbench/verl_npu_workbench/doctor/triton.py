@@ -57,10 +57,12 @@ def _judge_files(site: Site) -> Finding:
     if lost or not _has_backend(ascend):
         return error(
             "triton",
-            _("{triton} has overwritten triton-ascend {ascend}").format(triton=triton, ascend=ascend),
-            expected=_("an intact triton-ascend; {file} is from upstream's triton").format(file=lost)
-            if lost
-            else _("an intact triton-ascend; triton/backends/ascend is missing"),
+            (
+                _("{triton} has overwritten triton-ascend {ascend}: {file} is from upstream's triton")
+                if lost
+                else _("{triton} has overwritten triton-ascend {ascend}: triton/backends/ascend is missing")
+            ).format(triton=triton, ascend=ascend, file=lost),
+            expected=_("an intact installation of triton-ascend"),
             why=_("without triton-ascend's files, Triton kernels fail with `0 active drivers`"),
             fix=fix,
         )

@@ -59,8 +59,8 @@ def _number(least: float, most: float = float("inf")) -> Judge:
 
 
 def unreadable_devices(text: str) -> str:
-    """Describe the error in a list of visible NPUs, without regard to the machine. Return an empty string if the list
-    is valid."""
+    """Describe the error in a list of visible NPUs, without checking which NPUs the machine has. Return an empty
+    string if the list is valid."""
     numbers = [each.strip() for each in text.split(",")]
     if not text.strip():
         return _("an empty list of NPUs")

@@ -190,10 +190,10 @@ class Server:
     server."""
 
     def check(self, npus: int) -> None:
-        """Check that a server of this model has this many NPUs.
+        """Check that a server of this model has at least this many NPUs.
 
         Raises:
-            CommandError: the number is below 1 or above the server's number of NPUs.
+            CommandError: `npus` is below 1 or above the server's number of NPUs.
         """
         if 1 <= npus <= self.npus:
             return

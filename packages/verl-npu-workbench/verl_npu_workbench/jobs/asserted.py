@@ -186,7 +186,8 @@ class _Reading:
         raise Unknown
 
     def run(self, statements: Sequence[ast.stmt], names: Names) -> _Returned | None:
-        """Follow statements. Return the value of a `return` statement, or None if there was none."""
+        """Interpret statements. Return the value of the `return` statement that is reached, or None if none is
+        reached."""
         for place, node in enumerate(statements):
             if isinstance(node, ast.Raise):
                 # Go on as if the condition did not hold, so that all errors are found at once.
@@ -264,7 +265,7 @@ class _Reading:
         return None
 
     def _repeated(self, node: ast.For, turns: Sequence[tuple[ast.expr, object]], names: Names) -> _Returned | None:
-        """Follow a loop's body for each value of its target."""
+        """Interpret a loop's body for each value of the loop's target."""
         for target, value in turns:
             self._bind(target, value, names)
             ended = self.run(node.body, names)
@@ -279,7 +280,7 @@ class _Reading:
     def _once(
         self, node: ast.For | ast.While, target: ast.expr | None, runs: bool | None, names: Names
     ) -> _Returned | None:
-        """Follow a loop's body for the first time only, if it is certain to run."""
+        """Interpret only the first iteration of a loop, if the loop's body is certain to run."""
         if runs is False:
             return None
         if runs or self.enters:
@@ -289,8 +290,8 @@ class _Reading:
         return self._forgotten(node, names)
 
     def _forgotten(self, node: ast.stmt, names: Names) -> _Returned | None:
-        """Mark as unknown everything that a statement may change. Return a result that says whether the statement may
-        leave the function or the loop around it."""
+        """Mark as unknown everything that a statement may change. Return a result that shows whether the statement may
+        leave the function or the loop that contains the statement."""
         replace(self, said=[])._forget(node, names)
         leaves = {*leaving(node)}
         if ast.Return in leaves:
@@ -373,7 +374,7 @@ class _Reading:
                 changed.attributes.pop(name, None)
 
     def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
-        """Return the parts of an attribute to which the methods of a class assign, except `__init__`. The attribute
+        """Return the parts of an attribute that the methods of a class, except `__init__`, assign to. The attribute
         itself is an empty string."""
 
         def find() -> list[str]:
@@ -384,7 +385,7 @@ class _Reading:
         return self.tree.recall(("assigned", of, name), find)
 
     def _changes(self, of: Target) -> Sequence[str]:
-        """Return what the methods in the body of a class change, except `__init__`."""
+        """Return the source text of the expressions that the methods of a class, except `__init__`, change."""
 
         def find() -> list[str]:
             members = (each for node in self.tree.nodes(of) for each in getattr(node, "body", ()))
@@ -635,7 +636,7 @@ class _Reading:
         return given
 
     def _call_method(self, owner: Any, name: str, args: Sequence[Any], given: Mapping[str, object]) -> object:
-        """Follow a method of one of upstream's classes or objects, or evaluate a method of a Python type."""
+        """Interpret a method of one of upstream's classes or objects, or evaluate a method of a Python type."""
         match owner:
             case Module():
                 return self._call(self._attribute(owner, name), args, given)
@@ -862,8 +863,8 @@ class _Reading:
         args: Sequence[object],
         given: Mapping[str, object],
     ) -> object:
-        """Follow a method of an object. If the method is called on its class, `owner` is None, and `args` contains the
-        object, if there is one."""
+        """Interpret a method of an object. If the method is called on its class, `owner` is None, and `args` contains
+        the object, if there is one."""
         for each, nodes in self._defined(line, name):
             match nodes:
                 case [ast.FunctionDef(decorator_list=[]) as node]:

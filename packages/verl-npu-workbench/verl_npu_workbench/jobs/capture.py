@@ -128,7 +128,7 @@ class Capture:
 
 
 def tree_of(script: Path) -> Path:
-    """Return the root of the source tree to which a script belongs.
+    """Return the root of a script's source tree.
 
     The root is the nearest folder above the script that has a package `verl` or a `.git`. If there is none, it is the
     script's own folder.
@@ -227,8 +227,8 @@ def _run(
 
 
 def _joined(calls: Sequence[Call]) -> str:
-    """Return the address of the head node whose Ray cluster the script joins. Empty if the script joins none, starts
-    one of its own, or starts a trainer all the same."""
+    """Return the address of the head node whose Ray cluster the script joins. Return an empty string if the script
+    joins no cluster, starts its own cluster, or starts a trainer anyway."""
     started = [call.arguments for call in calls if call.program == "ray" and call.arguments[:1] == ("start",)]
     if any("--head" in words for words in started) or any(map(_may_train, calls)):
         return ""
@@ -246,7 +246,7 @@ def _may_train(call: Call) -> bool:
 
 def _with_own_address(text: str, head: str) -> str:
     """Return a script's text in which the variables with the head node's address have the address that the stand-ins
-    of ifconfig and ip answer. Empty if no variable has the head node's address."""
+    of ifconfig and ip print. Return an empty string if no variable has the head node's address."""
     edited, count = re.subn(
         rf"""^(\s*(?:export\s+)?\w+=)(["']?){re.escape(head)}\2(?=[\s;&]|$)""",
         rf"\g<1>{ADDRESS}",

@@ -14,7 +14,8 @@ MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(MUTATING)
 
 
 def leaving(node: ast.AST) -> Iterator[type[ast.AST]]:
-    """Yield the kinds of the statements in `node` that leave the function, or yield, or leave the loop around it."""
+    """Yield the kinds of the statements in `node` that leave the function or the loop that contains `node`, and of the
+    `yield` expressions in `node`."""
     if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom):
         yield type(node)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
@@ -25,8 +26,8 @@ def leaving(node: ast.AST) -> Iterator[type[ast.AST]]:
 
 
 def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
-    """Return the names that only the function's own statements bind. Without a statement that binds it, such a name
-    has no value."""
+    """Return the names that only the function's own statements bind. Such a name is undefined until one of these
+    statements has been executed."""
     inside = [*ast.walk(function)]
     elsewhere = (ast.NamedExpr, ast.comprehension, ast.Match, ast.Global, ast.Nonlocal, ast.Lambda, ast.FunctionDef)
     others = [each for each in inside if isinstance(each, elsewhere) and each is not function]
@@ -38,15 +39,15 @@ def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[s
 
 
 def stored_parts(module: ast.Module | None) -> frozenset[str]:
-    """Return the tables to whose parts a module assigns outside its functions."""
+    """Return the names of the tables whose entries a module assigns at module level."""
     outside = [each for each in module.body if not isinstance(each, NAMED)] if module else []
     stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
     return frozenset(ast.unparse(each.value) for each in stores if isinstance(each.ctx, ast.Store))
 
 
 def changed_in(function: ast.AST) -> Iterator[str]:
-    """Yield what a function assigns to, or changes with a method, as text. Local names for parts of an attribute are
-    replaced by these parts."""
+    """Yield the source text of each expression that a function assigns to, or that a method call changes. If a local
+    name stands for an attribute, the text contains that attribute instead of the local name."""
     inside = list(ast.walk(function))
     names: dict[str, str] = {}
     for each in inside:
@@ -67,7 +68,7 @@ def changed_in(function: ast.AST) -> Iterator[str]:
 
 
 def stores(function: ast.FunctionDef, registry: Target) -> bool:
-    """Return whether a function stores something in the dictionary `registry`, of a module or of a class."""
+    """Return whether a function stores an entry in `registry`, which is a dictionary of a module or of a class."""
     names = {f"{owner}.{registry.name}" for owner in ("cls", registry.owner)} if registry.owner else {registry.name}
     return any(
         isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) in names

@@ -45,12 +45,14 @@ def has_member(module: Module, name: str) -> bool:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Say which name was meant or, if that is not clear, that other versions of a package may have the name."""
+    """Return the end of an error message. It suggests a similar name or, if there is none, states that the name is
+    missing in this environment."""
     return "".join(f", but {each}" for each in get_close_matches(name, names, n=1, cutoff=0.8)) or f" {HERE}"
 
 
 def member_of(module: Module, name: str, call: ast.Call) -> object:
-    """Return a class of a module that is installed here. Its other members are unknown."""
+    """Return a stand-in for a class of a module that is installed here. Raise Failed if the module does not have the
+    name, and Unknown if the source does not show whether it does."""
     if not has_member(module, name):
         near = did_you_mean(
             name, bound_names(parsed.body) if module.tree and (parsed := module.tree.parse(module.name)) else ()

@@ -146,7 +146,7 @@ def uses_verl(job: Job) -> bool:
 
 
 def follows_all(job: Job) -> bool:
-    """Tell from a trainer's source whether the trainer resolves all interpolations before its first step."""
+    """Return whether a trainer's source resolves all interpolations before the first step."""
     return _RESOLVES_ALL.search(job.entry.source.read_bytes()) is not None
 
 
@@ -203,7 +203,9 @@ def _not_composed(trainer: Trainer, found: str) -> JobSettingError:
         subject=_("the configuration of {module}").format(module=trainer.module),
         expected=_("Hydra to compose the configuration"),
         found=found,
-        fix=_("install hydra-core and your verl's other packages into {prefix}").format(prefix=sys.prefix),
+        fix=_("install hydra-core and the other packages that your verl version requires into {prefix}").format(
+            prefix=sys.prefix
+        ),
     )
 
 

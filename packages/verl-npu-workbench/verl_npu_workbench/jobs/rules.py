@@ -265,7 +265,7 @@ def _successor(script: Script) -> Iterator[Finding]:
 
 @rule(
     "mindspeed-overrides",
-    "MindSpeed overrides that the MindSpeed named in the documents of the script's verl refuses.",
+    "MindSpeed overrides that the MindSpeed release in the documentation of the script's verl version rejects.",
     _AND_IN_JOB,
 )
 def _overrides(script: Script) -> Iterator[Finding]:
@@ -701,7 +701,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
     )
 
 
-@rule("liger-kernel", "liger-kernel, if the documents of the script's verl say that NPUs do not support it.")
+@rule("liger-kernel", "liger-kernel, if the documentation of the script's verl version excludes NPUs.")
 def _liger(script: Script) -> Iterator[Finding]:
     cell = PINS[script.pin].cells.get(Component.LIGER_KERNEL) if script.pin in PINS else None
     claims = [claim for claim in cell.claims if claim.unsupported] if cell else []

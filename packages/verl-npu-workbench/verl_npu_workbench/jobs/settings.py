@@ -46,7 +46,7 @@ class Settings:
         return int(value) if math.isfinite(value) else default
 
     def truth(self, key: str) -> bool:
-        """Return whether a value means true, in the spelling of YAML or Python."""
+        """Return whether a value is one of the spellings of true in YAML or Python."""
         value = self.get(key)
         return value is True or str(value).lower() == "true"
 

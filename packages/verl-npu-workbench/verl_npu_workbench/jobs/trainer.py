@@ -71,7 +71,7 @@ class Trainer:
         return re.search(r"generat|eval|infer|serv", self.name) is None
 
     def option(self, name: str) -> str:
-        """Return the value of one of Hydra's command-line options. The result is empty if it is not given."""
+        """Return the value of one of Hydra's command-line options, or an empty string if the option is not given."""
         words = list(self.options)
         for index, word in enumerate(words):
             if word == name and index + 1 < len(words):

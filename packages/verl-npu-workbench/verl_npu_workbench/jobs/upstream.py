@@ -1,4 +1,4 @@
-"""The rules that interpret upstream's code: the errors with which verl ends a job, in verl's own words."""
+"""The rules that interpret upstream's code: the errors that end a job in verl, in verl's own words."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _choices(script: Script) -> _Refusals:
 
 
 def _parts(script: Script) -> _Refusals:
-    """Follow verl's own program, whose parts are known."""
+    """Interpret verl's own program, whose parts are known."""
     settings, sources, roles = script.settings, script.sources, trained_roles(script)
     is_own, installed = _is_own(script), SourceTree.installed(("verl",)).place_of("verl")
     texts = {value for value in settings.values.values() if isinstance(value, str)}

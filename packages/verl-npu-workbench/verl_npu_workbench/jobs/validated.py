@@ -154,7 +154,7 @@ def part_refusals(settings: Settings, roles: Sequence[str], npus: int, tree: Sou
 
 
 def _world(npus: int) -> dict[str, object]:
-    """Return the values of the calls with which upstream asks for the number of ranks."""
+    """Return the values of the calls that upstream uses to get the number of ranks."""
     return dict.fromkeys((WORLD, "self.device_mesh.size()"), npus)
 
 

@@ -62,8 +62,8 @@ class Section:
 
 
 class Registry(dict[object, object]):
-    """A registry dictionary in upstream's code. If a look-up does not find a name, the names that other modules
-    register are read one after the other, until the name is found."""
+    """A registry dictionary in upstream's code. If a look-up does not find a name, the registry reads the entries that
+    other modules register, one by one, until it finds the name."""
 
     def __init__(self, own: Mapping[object, object], registered: Iterator[tuple[object, object]]) -> None:
         super().__init__(own)
@@ -100,7 +100,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """A torch data type. It differs from every value of a configuration."""
+    """A stand-in for a torch data type. It never equals a value in a configuration."""
 
     name: str
 
@@ -161,14 +161,15 @@ def instance(of: Target, attributes: Mapping[str, object], before: object = None
 
 
 def attribute(of: object, *names: str) -> object:
-    """Return an attribute of an object's attribute, and so on."""
+    """Follow a chain of attribute names, as in `of.a.b.c`, and return the last attribute."""
     for name in names:
         of = of.attributes.get(name, UNKNOWN) if isinstance(of, Object) else UNKNOWN
     return of
 
 
 def spoil(value: object) -> None:
-    """Mark the contents of a list or a dictionary as unknown under all its names, and those of its parts."""
+    """Mark the contents of a list or a dictionary, and of everything inside it, as unknown. The change is visible
+    through every name that refers to one of these objects."""
     parts: list[object] = []
     if isinstance(value, dict):
         parts = [*value.values()]
@@ -191,7 +192,8 @@ def is_partly_unknown(value: object) -> bool:
 
 
 def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
-    """Call one of Python's functions. Its error is upstream's error if all values have plain types."""
+    """Call a Python function with these values. If the call raises an error and all values have plain types, raise
+    Failed, because upstream's code would raise the same error. Otherwise, raise Unknown for an error."""
     try:
         return function(*values)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
@@ -201,8 +203,8 @@ def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
 
 
 def refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
-    """Raise Failed if a string is compared by size with an unknown value, because upstream compares only numbers with
-    settings."""
+    """Raise Failed if an ordering comparison, such as `<`, compares a setting that is a string with an unknown value,
+    because upstream compares settings only with numbers."""
     sides = zip((node.left, *node.comparators), values, strict=True)
     texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
     if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):

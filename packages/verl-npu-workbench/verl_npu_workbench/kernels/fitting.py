@@ -104,8 +104,8 @@ def blocks_of(arguments: Arguments) -> Blocks:
 
 
 def halvings_needed(outcome: Outcome) -> int:
-    """Return the smallest number of halvings that can remove the overflow. One halving makes a buffer at most half as
-    large."""
+    """Return the smallest number of halvings that can remove the overflow. One halving shrinks a buffer to no less
+    than half its size."""
     ratio = outcome.needed / outcome.there if outcome.there else 1.0
     return max(1, math.ceil(math.log2(ratio))) if ratio > 0 else 1
 

@@ -22,7 +22,7 @@ _MOST_UNPACKED = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Source files, and the folder to which their module names are relative."""
+    """Source files, and the root folder from which their dotted module names are derived."""
 
     root: Path
     files: tuple[Path, ...]
@@ -77,7 +77,7 @@ def tops(target: Target) -> Sequence[Path]:
 
 
 def root_of(path: Path) -> Path:
-    """Return the folder to which the module name of a file or a package is relative."""
+    """Return the root folder of a file or a package: the folder from which its dotted module name is derived."""
     folder = path if path.is_dir() else path.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
@@ -114,7 +114,7 @@ def _unpacked(wheel: Path, into: Path) -> Path:
             if sum(each.file_size for each in wanted) > _MOST_UNPACKED:
                 raise CommandError(
                     subject=str(wheel),
-                    expected=_("a wheel"),
+                    expected=_("a wheel with at most 4 GiB of source code"),
                     found=_("more than 4 GiB of source code"),
                     fix=_("specify a wheel of another package, or a folder that contains the kernels"),
                 )

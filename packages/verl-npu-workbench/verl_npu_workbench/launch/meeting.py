@@ -39,8 +39,8 @@ class Member:
 
 
 class Connection:
-    """A connection for messages between two hosts. If one side closes the connection, reading from the other side
-    raises an error."""
+    """A connection for messages between two hosts. If one host closes the connection, the other host gets an error
+    when it reads."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(_PATIENCE)

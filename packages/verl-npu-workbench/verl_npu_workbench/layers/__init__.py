@@ -11,4 +11,4 @@ compares. `report` shows the result.
 CHUNKS, PREFIX, GRAPHS = "chunked prefill", "prefix cache", "graphs"
 """The settings of an engine that are exchanged."""
 ASK, ANSWERS, RESULT = "ask.json", "answers.json", "comparison.json"
-"""The files with which the programs of a comparison pass on their results, in one folder."""
+"""The files that the programs of a comparison use to pass on their results, in one folder."""

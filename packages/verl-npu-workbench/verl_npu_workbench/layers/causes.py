@@ -1,4 +1,5 @@
-"""Looks for the cause of a difference: a change with which the reference computes the same as the side does.
+"""Looks for the cause of a difference: a change that makes the reference compute the same results as the side (trainer
+or engine).
 
 A cause explains a difference only if the operator's error is then as expected. Values that a cause needs, like a base,
 are measured from the recording.
@@ -63,11 +64,12 @@ class Sampling:
     top_k: int = -1
     top_p: float = 1.0
     prompt_length: int = 0
-    """The length to which the trainer pads prompts; 0 if it is not known."""
+    """The length that the trainer pads prompts to; 0 if the length is not known."""
 
 
 Edit: TypeAlias = Callable[[Reference], Iterable[tuple[Any, str, Any]]]
-"""Returns owners, names, and new values of the attributes with which a reference computes in another way."""
+"""A function that returns the owners, names, and new values of attributes. These values change how a reference
+computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class Cause:
 
 @contextmanager
 def exchanged(edit: Edit | None, *references: Reference) -> Iterator[None]:
-    """Within the `with` block, the references compute with this edit."""
+    """Context manager that applies an edit to each reference. Within the `with` block, the references have the
+    attribute values that the edit returns."""
     with ExitStack() as stack:
         for reference in references:
             for owner, name, value in edit(reference) if edit else ():

@@ -158,7 +158,7 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
 
 
 def _near_in_any_layer(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens for which rounding may decide the experts in any layer, or those of a token that they see."""
+    """Return the tokens whose experts rounding may decide in any layer, and the tokens that attend to such a token."""
     rows, places = pair.exact.rows, pair.exact.places
     near, gap = torch.zeros(len(rows), dtype=torch.bool), torch.full((len(rows),), torch.inf, dtype=torch.float64)
     exact, rounded = (each.expert_inputs() for each in pair.both)

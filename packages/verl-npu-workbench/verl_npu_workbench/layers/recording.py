@@ -82,7 +82,7 @@ class Recording:
     """Returns the side's own weight under transformers' name; None if it cannot be read."""
 
     def together(self, names: Sequence[str]) -> torch.Tensor:
-        """Return several values side by side, [rows, features]."""
+        """Return several values, concatenated along the feature dimension, as a tensor of shape [rows, features]."""
         return torch.cat([self.values[name] for name in names], dim=-1)
 
 

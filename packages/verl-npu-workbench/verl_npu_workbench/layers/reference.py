@@ -194,12 +194,13 @@ class Reference:
         return other
 
     def module(self, name: str) -> Any:
-        """Return the module with this name relative to the decoder, or the head."""
+        """Return the module that has this name relative to the decoder. If the name is that of the head, return the
+        head."""
         return self.model.get_output_embeddings() if name == HEAD else self.decoder.get_submodule(name)
 
     def compute(self, operator: Operator, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Compute an operator from recorded inputs. Return its outputs, concatenated along the features, [rows,
-        features]."""
+        """Compute an operator from recorded inputs. Return its outputs, concatenated along the feature dimension, as a
+        tensor of shape [rows, features]."""
         given = [values[name].to(self.dtype) for name in operator.given]
         with self._mode():
             return self._compute(operator, given)

@@ -46,7 +46,8 @@ def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Draw the error of the residual stream at each layer, and save the plot as a PNG file.
 
-    Each side (trainer or engine) whose residual stream was recorded is drawn. A band marks rounding.
+    The plot has a curve for each side (trainer or engine) whose residual stream was recorded. A shaded band shows the
+    error that rounding alone would cause.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

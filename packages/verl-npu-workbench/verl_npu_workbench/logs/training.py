@@ -213,8 +213,8 @@ class TrainingLog:
         return len(self.steps) + self.left_out
 
     def series(self, *names: str) -> dict[int, float]:
-        """Return the values of one metric by step. If the metric has several names, each step uses the first name that
-        it logged."""
+        """Return the values of one metric by step. If the metric has several names, the value at each step comes from
+        the first of `names` that was logged at that step."""
         found = {}
         for step, metrics in self.steps.items():
             for name in names:

@@ -89,7 +89,7 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
                 "{strategies}, because plans of supervised fine-tuning do not support other strategies yet"
             ).format(strategies=_(" or ").join(_STRATEGIES)),
             found=settings.text(names.strategy) or _("none"),
-            fix=_("set the strategy to FSDP in the script that you plan"),
+            fix=_("in the script that you pass to `verl-npu plan`, set the strategy to FSDP"),
         )
     _check_counted(trainer)
     return names

@@ -45,7 +45,7 @@ class Phase(Enum):
 
 
 class Part(Enum):
-    """The parts of the start of a job, in order."""
+    """The startup steps of a job, in order."""
 
     PROGRAM = _("the trainer's program")
     DATA = _("the checkpoint to continue from, and the first rows of data")
@@ -55,7 +55,7 @@ class Part(Enum):
 
 
 class Holder(Enum):
-    """A purpose for which memory is used. The order follows csrc/ledger.h: first the holders that the ledger itself
+    """A purpose that memory is used for. The order follows csrc/ledger.h: first the holders that the ledger itself
     knows, then those that a rank marks, then those without tensors."""
 
     ACTIVATIONS = _("activations and temporary buffers")
@@ -115,7 +115,7 @@ class RankJob:
     """The number of sequences whose log-probabilities and values this rank computes."""
     prompt: int
     response: int
-    """The number of tokens to which prompts and answers together are padded."""
+    """The number of tokens that prompts and answers together are padded to."""
     lengths: Sequence[Sequence[int]] = ()
     """The number of tokens of each prompt and answer to train on. If this is empty, all sequences have the padded
     length."""
@@ -170,11 +170,11 @@ class Started:
     """How far a job got on one rank, and the error that ended it."""
 
     passed: Sequence[str] = ()
-    """The parts of the start that succeeded."""
+    """The startup steps that succeeded."""
     missing: Sequence[str] = ()
     """Errors that are not caused by the script, for example that a package is not installed here."""
     part: str = ""
-    """The part in which the start ended. Empty if all parts succeeded."""
+    """The startup step that failed. Empty if no step failed."""
     error: str = ""
     """The name of the exception and its message."""
     where: str = ""

@@ -1,4 +1,4 @@
-"""Proposes changes of settings with which a plan needs less memory, the cheapest changes first."""
+"""Proposes changes of settings that reduce a plan's memory, the cheapest changes first."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ class Knob:
 
 
 def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
-    """Return the knobs that are worth trying next for the phases that do not fit. The result is empty if no knob is
-    left.
+    """Return the knobs that are worth trying next for the phases that do not fit, or an empty list if no knob is left.
 
     `planned` is the last plan of the search, so a micro batch that was already halved is halved again. Smaller micro
     batches are not tried for a phase whose weights, gradients, and optimizer state alone do not fit.

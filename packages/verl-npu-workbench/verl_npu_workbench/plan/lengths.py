@@ -69,8 +69,9 @@ def heaviest(lengths: Sequence[Length], sequences: int, budgets: Sequence[int] =
     """From all groups of `sequences` consecutive lengths, return the group with the heaviest load: the most tokens in
     total or, with token budgets, the most tokens in one micro batch.
 
-    verl divides the tokens evenly among as few micro batches as a budget allows, so more tokens in total can mean one
-    more micro batch, and fewer tokens in each. After the last length, the lengths are repeated from the start.
+    verl divides the tokens evenly among as few micro batches as a budget allows. A group with more tokens in total may
+    therefore need one more micro batch, so that each of its micro batches has fewer tokens. After the last length, the
+    lengths are repeated from the start.
     """
     around = list(itertools.islice(itertools.cycle(lengths), len(lengths) + sequences - 1))
     sums = [0, *itertools.accumulate(sum(length) for length in around)]

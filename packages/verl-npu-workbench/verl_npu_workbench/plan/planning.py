@@ -65,7 +65,7 @@ _USE_BRIDGE, _VANILLA = f"{ACTOR}.megatron.use_mbridge", f"{ACTOR}.megatron.vani
 _PHASES = frozenset(phase.value for phase in (*Phase, *Part))
 _Answer = TypeVar("_Answer")
 _NO_FLEET = "fleet"
-"""The feature with which ranks compare their patches. It is turned off, because a plan's rank would wait for ranks
+"""The feature that compares the patches of all ranks. It is turned off, because a plan's rank would wait for ranks
 that do not exist."""
 
 
@@ -283,7 +283,8 @@ def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Wo
 
 
 def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Sequence[Length]:
-    """Return the lengths of the sequences in a run, measured or drawn. Empty if all have the same length."""
+    """Return the lengths of the sequences in a run, measured or drawn at random, or an empty sequence if all have the
+    same length."""
     if request.lengths:
         return measured_lengths(request.lengths, folder_of(path, request.model_config))
     if not request.spread or not request.response:
@@ -378,8 +379,8 @@ bytes."""
 
 
 class Phases:
-    """Reads a rank's log while it grows, and determines the rank's current phase or, during the start of a job, the
-    current part of the start."""
+    """Reads a rank's log while it grows, and determines the rank's current phase or, while a job is starting, the
+    current startup step."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

@@ -72,7 +72,7 @@ class Rollout:
     sequences: int
     """The number of full-length sequences that the cache can hold at the same time."""
     least: int
-    """The least memory with which the engine works: for its weights, its buffers, and one full-length sequence."""
+    """The least memory that the engine needs: for its weights, its buffers, and one full-length sequence."""
     own_npus: bool
     """Whether the engines run only on separate NPUs, so that the trainer's NPUs have none."""
     servers: int

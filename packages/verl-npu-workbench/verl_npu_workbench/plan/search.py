@@ -1,4 +1,4 @@
-"""Searches, by repeated planning, for settings with which a job fits, and for the largest micro batch."""
+"""Searches, by repeated planning, for settings that make a job fit, and for the largest micro batch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The attempts to find settings with which a plan fits."""
+    """The attempts to find settings that make a plan fit."""
 
     tries: tuple[Try, ...] = ()
     cause: str = ""

@@ -144,7 +144,7 @@ class Share:
     longest: int
     """The number of tokens of the longest answer that the script allows."""
     padded: Length
-    """The number of tokens to which prompts and answers are padded."""
+    """The number of tokens that prompts and answers are padded to."""
     sequences: int
     """The number of sequences that a rank trains on in the plan."""
     scored: int
@@ -163,12 +163,13 @@ class Share:
 
     @property
     def length(self) -> str:
-        """The number of tokens of a sequence, as text for the report. If prompt and answer are counted separately, it
-        gives both."""
+        """The number of tokens in a sequence, as text for the report. If prompt and answer are counted separately, the
+        text contains both numbers."""
         return f"{self.prompt} + {self.response}" if self.prompt else str(self.response)
 
     def overdrawn(self, batch: MicroBatch) -> float:
-        """Return the ratio of the largest micro batch's tokens to its budget, for sequences of one length."""
+        """Return the ratio of the number of tokens in the largest micro batch to the token budget, if all sequences
+        have the same length."""
         if not batch.dynamic:
             return 1.0
         trains = batch.phase.trains
@@ -472,7 +473,7 @@ def micro_batches(settings: Settings, data: int, bounded: bool = False) -> tuple
 
     Args:
         settings: the script's settings.
-        data: the data-parallel size. Sizes for all ranks together are divided by it.
+        data: the data-parallel size. A batch size that applies to all ranks together is divided by this number.
         bounded: whether micro batches stay within their token budgets.
     """
     rows = [
@@ -504,10 +505,11 @@ def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, 
 
 
 def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
-    """For a batch of `of` sequences, return the sequence length at which the largest micro batch has the most tokens.
+    """Return the sequence length at which the largest micro batch of a batch has the most tokens. `of` is the number
+    of sequences in the batch.
 
     This is not always the maximum length: slightly shorter sequences may all fit into one micro batch, whereas
-    sequences of the maximum length are divided among two smaller micro batches.
+    sequences of the maximum length are split into two smaller micro batches.
     """
     if not found or not all(batch.dynamic for batch in found):
         return longest
@@ -531,7 +533,8 @@ def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> 
     Args:
         found: the micro batches of each phase.
         length: the number of tokens of a sequence, or the mean number if lengths differ.
-        most: the number of sequences of a rank: in a mini batch if the phases train, otherwise in a step.
+        most: the number of sequences that a rank has in a mini batch (for training phases) or in a step (for other
+            phases).
         alike: whether all sequences have this length.
     """
 

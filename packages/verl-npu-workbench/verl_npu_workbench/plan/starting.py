@@ -185,8 +185,8 @@ def _missing(text: str) -> Finding:
         CODE,
         Severity.OK,
         " ".join(text.split())[:300],
-        subject=_("not judged"),
-        why=_("the job failed to start at this point, so upstream's later checks did not run"),
+        subject=_("a part of the job that was not checked"),
+        why=_("lint cannot check this part of the job on this machine, so the job may still fail there"),
         fix=_("run lint again on a machine that has the job's packages and files"),
     )
 

@@ -61,8 +61,8 @@ class Clock:
 
     @property
     def is_too_busy(self) -> bool:
-        """Whether the processes have waited so long for a processor that the clock may not exclude the whole waiting
-        time."""
+        """Whether the processes have waited so long for a processor that the clock might fail to exclude all of the
+        waiting time."""
         return self._waited > self.wall * (1 - 1 / MOST)
 
     @property

@@ -47,7 +47,7 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
     fits every dimension, up to `MOST`.
 
     Raises:
-        CommandError: the number of NPUs is too small for a trainer and a separate rollout, which the script uses.
+        CommandError: the script uses a trainer and a separate rollout, and the number of NPUs is too small for both.
     """
     separate = rollout_npus(settings) > 0 and not torchrun
     wanted = _wanted(settings)

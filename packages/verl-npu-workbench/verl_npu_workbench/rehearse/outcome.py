@@ -105,7 +105,7 @@ _NAMES = frozenset(name for name in vars(errors) if name.endswith("Error"))
 
 
 def judge(run: Run, asked: int, tree: Path) -> Outcome:
-    """Return the outcome of a run for which `asked` steps were requested."""
+    """Return the outcome of a run that was requested with `asked` steps."""
     done = _done(run)
     if run.ended.status == 0 and not run.ended.limit and done >= asked:
         return Outcome(Kind.TRAINED, done, None)

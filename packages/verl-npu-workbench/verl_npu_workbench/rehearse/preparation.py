@@ -269,7 +269,8 @@ def _syncing_packages() -> set[str]:
 
 
 def write_questions(folder: Path, source: str, images: bool, rows: int = 64) -> tuple[Path, Path]:
-    """Write addition questions to train.parquet and test.parquet. With `images`, each question has an image.
+    """Write questions about adding numbers to train.parquet and test.parquet. With `images`, each question has an
+    image.
 
     train.parquet has `rows` questions. The columns are the columns that verl's examples/data_preprocess writes: for
     reinforcement learning, for single-turn supervised fine-tuning (extra_info, question, and answer), and for

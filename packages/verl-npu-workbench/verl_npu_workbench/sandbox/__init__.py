@@ -122,7 +122,7 @@ def device_cache() -> Path:
 
 
 def importable(tree: Path) -> tuple[Path, ...]:
-    """Return the folders from which this interpreter imports, except its own environment and the parent folders of
+    """Return the folders that this interpreter imports from, except its own environment and the parent folders of
     `tree`."""
     own = tuple({sys.prefix, sys.base_prefix})
     entries = [entry for entry in sys.path if entry and not entry.startswith(own)]

@@ -173,7 +173,8 @@ def _check_mask(rule: Rule, packed: bool) -> None:
 
 
 def check_prefix(rule: Rule, sequences: int) -> None:
-    """Raise RuntimeError if a prefix mode lacks a prefix for each sequence."""
+    """Raise RuntimeError if a prefix mode is requested without exactly one prefix for each sequence, or for more than
+    32 sequences."""
     if rule.mode not in _PREFIXED or rule.mask is None:
         return
     if rule.prefix is None or len(rule.prefix) != sequences or sequences > 32:
@@ -420,7 +421,7 @@ def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
 
 
 def wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
-    """Append the columns of each tensor in `more` to the corresponding sequence in `tensors`."""
+    """Append the columns of each tensor in `more` to the corresponding tensor in `tensors`."""
     return [torch.cat(pair, -1) for pair in zip(tensors, more, strict=True)]
 
 
@@ -478,7 +479,7 @@ def scaled_dot_product_attention(
         )[0]
         return found
     if is_causal and attn_mask is not None:
-        raise RuntimeError("The attn_mask should be none when is_causal is true, but got it")
+        raise RuntimeError("The attn_mask should be none when is_causal is true, but got a mask")
     grouped = query.shape[1] != key.shape[1]
 
     def compute(query: Tensor, key: Tensor, value: Tensor, masked: Tensor | None) -> tuple[Tensor]:

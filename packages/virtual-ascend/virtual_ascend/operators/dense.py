@@ -170,8 +170,8 @@ def _check(name: str, x: Tensor, gamma: Tensor) -> None:
         x.dtype == gamma.dtype or (x.dtype in half and gamma.dtype is torch.float32)
     ):
         raise RuntimeError(
-            f"{name}: x and gamma must have the same dtype (fp16, bf16, or fp32), or fp32 gamma with fp16 or bf16 x, "
-            f"but x is {x.dtype}, and gamma is {gamma.dtype}"
+            f"{name}: x and gamma must have the same dtype (fp16, bf16, or fp32), or gamma must be fp32 and x must be "
+            f"fp16 or bf16, but x is {x.dtype}, and gamma is {gamma.dtype}"
         )
 
 

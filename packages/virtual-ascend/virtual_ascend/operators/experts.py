@@ -512,7 +512,7 @@ def npu_moe_token_permute(
     kept = order.numel()
     if num_out_tokens is not None and kept + num_out_tokens < 0:
         raise RuntimeError(
-            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than the {kept} existing rows"
+            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} would drop more rows than exist ({kept})"
         )
     if num_out_tokens:
         kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens

@@ -85,7 +85,8 @@ def fused(
         results: the shapes and dtypes of the results, which are contiguous.
         tensors: the arguments, which are saved for the gradient.
         keep: the results that are also saved for the gradient.
-        instead: the result that is saved instead of the first argument, because it has the same gradient.
+        instead: the index of a result to save instead of the first argument, if the gradient can be computed from that
+            result, too.
         flops: the number of floating-point operations that an NPU performs for the operator.
     """
     found: tuple[Tensor, ...] = _Fused.apply((name, flops), compute, tuple(results), (keep, instead), *tensors)

@@ -92,7 +92,7 @@ def npu_format_cast_(input: Tensor, acl_format: int) -> Tensor:
 
 
 def get_npu_format(input: Tensor) -> int:
-    """Return the number of the tensor's storage format."""
+    """Return the ID of the tensor's storage format, such as 29 for FRACTAL_NZ."""
     if extension().is_fractal(input):
         return Format.FRACTAL_NZ.value
     return {4: Format.NCHW, 5: Format.NCDHW}.get(input.dim(), Format.ND).value

@@ -104,7 +104,9 @@ def npu_quantize(
     if zero_points is not None:
         allowed = (torch.int8, torch.uint8, torch.int32, torch.bfloat16) if div_mode else (scales.dtype,)
         if zero_points.dtype not in allowed:
-            raise RuntimeError(f"{name}: zero_points must be one of {allowed}, but are {zero_points.dtype}")
+            raise RuntimeError(
+                f"{name}: zero_points must have one of the dtypes {allowed}, but have dtype {zero_points.dtype}"
+            )
         if not div_mode and zero_points.shape != scales.shape:
             raise RuntimeError(
                 f"{name}: zero_points must have the same shape as scales, {tuple(scales.shape)}, but has shape "

@@ -34,7 +34,7 @@ FAR = 0.1
 """The relative difference at which outputs are considered to come from different weights. Different weights cause
 differences as large as the outputs."""
 NEAR = 0.02
-"""The relative difference up to which outputs are considered equal. bfloat16 has about three digits."""
+"""The largest relative difference between outputs that are considered equal. bfloat16 has about three digits."""
 _RUN = "execute_model"
 _FIRST = "0.11.0"
 _KNOWN = (_FIRST, "0.13.0", "0.23.0")

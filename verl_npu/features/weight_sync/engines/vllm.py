@@ -185,8 +185,8 @@ def captures_graphs(runner: object) -> bool:
 
 
 def watch_graphs(runner: object) -> None:
-    """If the engine captures graphs, compute the next batch that uses graphs also in eager mode, and compare the
-    outputs."""
+    """If the engine captures graphs, compute the next batch that uses graphs a second time in eager mode, and compare
+    the outputs."""
     if captures_graphs(runner):
         compare_next_replay(runner)
 

@@ -79,7 +79,7 @@ def group_timeout(timeout: float, hccl: Timeouts) -> float:
     broadcast: the wait for the previous broadcast, the wait for this broadcast, and the wait for the NPU. The group's
     timeout must also be longer than HCCL's timeout, after which HCCL logs the cause of its wait.
 
-    Raises GroupError if one of HCCL's timeouts is too long for that.
+    Raises GroupError if one of HCCL's timeouts is finite but longer than `_MAX_SECONDS`.
     """
     for name, seconds in ((variables.EXECUTION, hccl.execution), (variables.CONNECT, hccl.connect)):
         if _MAX_SECONDS < seconds < math.inf:
@@ -142,8 +142,8 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
 def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> None:
     """Wait until this NPU has finished all queued work. Raises GroupError after `deadline` (monotonic seconds).
 
-    If a rank is gone, its collectives on an NPU never end, and a plain synchronize would hang, too. `look` is called
-    about once a second, and can raise an error to abort the wait.
+    If a rank has exited, the collectives with this rank never end on an NPU, and a plain synchronize would hang, too.
+    `look` is called about once a second, and can raise an error to abort the wait.
     """
     import torch
 

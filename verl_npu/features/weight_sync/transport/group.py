@@ -165,7 +165,7 @@ class Group:
 
     def close(self) -> None:
         """Leave the group together with the other ranks. When all ranks are ready to leave, they destroy the
-        communicator, and rank 0 ends the store last.
+        communicator. After all other ranks have left, rank 0 shuts down the store.
 
         Raises GroupError if a rank does not leave with the others. Even then, this process has left the group.
         """

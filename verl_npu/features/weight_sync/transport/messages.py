@@ -31,7 +31,8 @@ class Store(Protocol):
     """A store of torch.distributed. This type exists because torch's type annotations declare `str` where the store
     also accepts bytes.
 
-    Each method raises RuntimeError if the serving process is gone. `wait` also raises it after its timeout.
+    Each method raises RuntimeError if the process that serves the store has exited. `wait` also raises it after its
+    timeout.
     """
 
     def set(self, key: str, value: bytes) -> object: ...
@@ -230,7 +231,7 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStor
         raise GroupError(
             subject=f"weight sync group {group!r}",
             found=f"rank {rank} cannot reach rank 0 at {meeting}: {first_line(error)}",
-            fix="check the error of rank 0, which has exited or aborted, or find out why this rank came late",
+            fix="if rank 0 has exited or aborted, check its error; otherwise, find out why this rank joined late",
         ) from error
     return SignedStore(PrefixStore(prefix, store), meeting.secret)
 
@@ -244,7 +245,8 @@ _PAUSE = 0.05  # seconds between two reads of a key that a process outside the g
 class Messages:
     """The messages of a group, as one rank sees them.
 
-    The store contains each message under `topic/rank`. All methods raise GroupError if the store is gone.
+    The store contains each message under `topic/rank`. All methods raise GroupError if the store is no longer
+    available.
     """
 
     def __init__(self, store: SignedStore, group: str, rank: int, size: int, timeout: float) -> None:
@@ -293,7 +295,7 @@ class Messages:
         raise GroupError(
             subject=self._subject,
             found=f"{names} did not answer {topic!r} within {limit:g} s",
-            fix="check the log of each of these processes, which has exited, is hanging, or came late",
+            fix="check the log of each of these processes: the process has exited, is hanging, or responded too late",
             override=WAIT_LONGER if limit == self._timeout else "",
         ) from timed_out
 
@@ -314,7 +316,7 @@ class Messages:
 
     def so_far(self, topic: str) -> dict[int, bytes]:
         """Return the messages that ranks have sent on a topic so far, as a mapping from ranks to messages. The mapping
-        is empty if the store is gone."""
+        is empty if the store is no longer available."""
         messages = {}
         with contextlib.suppress(RuntimeError):
             for rank in range(self._size):
@@ -354,7 +356,8 @@ class Messages:
             self._signed.set_once(key, f"{self.describe(self._rank)}: {reason}".encode())
 
     def look(self, key: str) -> None:
-        """Raise GroupError if a rank has aborted and published its reason under `key`, or if the store is gone."""
+        """Raise GroupError if a rank has aborted and published its reason under `key`, or if the store is no longer
+        available."""
         with self._store_errors_explained(key):
             reason = self._signed.find(key)
         if reason is not None:
@@ -365,8 +368,8 @@ class Messages:
             )
 
     def leave(self) -> None:
-        """Announce that this rank leaves. On rank 0, return only after all other ranks have left, because they need
-        the store."""
+        """Announce that this rank is leaving the group. On rank 0, return only after all other ranks have left,
+        because rank 0 serves the store that they need."""
         self.put(f"left/{self._rank}", b"")
         if self._rank:
             return

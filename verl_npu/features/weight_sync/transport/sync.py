@@ -333,7 +333,7 @@ def send(
 
     The weights are consumed in the order of `metadata`. Even after a failure, the iterator is exhausted, because other
     ranks may have to gather their shards at the same time. Raises WeightSyncError if the ranks disagree, TransferError
-    if the weights did not arrive on every rank, and GroupError if a rank is gone.
+    if the weights did not arrive on every rank, and GroupError if a rank has exited.
     """
     drawn = iter(weights)
     announcement = Announcement(

@@ -65,7 +65,7 @@ class Metadata:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Metadata:
-        """Create the metadata from the list of a trainer. Raises WeightSyncError if a name occurs twice."""
+        """Create the metadata from a trainer's list of tensors. Raises WeightSyncError if a name occurs twice."""
         return cls(
             Spec(name, tuple(int(extent) for extent in shape), str(dtype).removeprefix("torch."))
             for name, shape, dtype in entries

@@ -210,7 +210,8 @@ def _may_be_the_guess(found: Mapping[str, object], made: guessing.Guess) -> bool
 
 
 def functions_of(kernel: guessing.Kernel) -> dict[str, ast.FunctionDef]:
-    """Return the syntax trees of a kernel and of all functions that it may call, by name."""
+    """Return a mapping from function names to syntax trees, for a kernel and all functions that the kernel may
+    call."""
     found = {}
     for function in functions_reached(kernel):
         tree = ast.parse(function.src)

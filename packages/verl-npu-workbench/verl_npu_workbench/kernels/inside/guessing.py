@@ -401,7 +401,8 @@ def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, objec
 def variants(made: Guess, use: Use) -> Iterator[Guess]:
     """Yield a guess, and then variants of the guess to try if the front end rejects the guess.
 
-    The variants pass pointers that were None, invert flags, and widen or narrow floating-point and integer types.
+    The variants pass a pointer where the guess passes None, invert flags, and widen or narrow floating-point and
+    integer types.
     """
     yield made
     tried = 0

@@ -62,8 +62,8 @@ def _reached(*_: object, **__: object) -> None:
 
 
 def start(job: StartJob, recording: Recording, folder: str) -> Started:
-    """Run the parts of a job's start in order. Return the last part that was reached, and the first error that
-    upstream raised, if any."""
+    """Run a job's startup steps in order. Return the steps that succeeded, and the first error that upstream raised,
+    if any."""
     passed: list[str] = []
     missing: list[str] = []
     for part, run in _Start(job, recording, folder, missing).parts():
@@ -88,7 +88,7 @@ def _peak() -> int:
 
 
 class _Start:
-    """The parts of a start. Errors that the script does not cause are added to `missing`."""
+    """The startup steps of a job. Errors that the script does not cause are added to `missing`."""
 
     def __init__(self, job: StartJob, recording: Recording, folder: str, missing: list[str]) -> None:
         self._job, self._recording, self._folder, self._missing = job, recording, folder, missing
@@ -96,7 +96,7 @@ class _Start:
         self._trainer: Any = None
 
     def parts(self) -> Iterator[tuple[Part, Callable[[], None]]]:
-        """Yield each part of the start with the function that runs it."""
+        """Yield each startup step, together with the function that runs the step."""
         if self._job.rank.trainer:
             yield Part.BATCH, self._tuning_batch
             return
@@ -390,8 +390,8 @@ class _Actor:
 
 
 def _answer_for_ray() -> None:
-    """Make this process answer calls to Ray in place of a cluster, and stop the program where the cluster would place
-    NPUs."""
+    """Replace Ray's functions, so that this process handles calls to Ray instead of a cluster, and stop the program
+    where the cluster would place NPUs."""
     ray: Any = importlib.import_module("ray")
 
     def remote(*given: Any, **named: object) -> Any:
@@ -409,8 +409,8 @@ def _answer_for_ray() -> None:
 
 
 def _imported(name: str) -> Any:
-    """Return a module of upstream's, or None if it cannot be imported. If the program needs it, the program says what
-    is missing."""
+    """Return one of upstream's modules, or None if the module cannot be imported. If the program needs the module, the
+    program's own error names the missing module."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -429,7 +429,8 @@ def _root(raised: BaseException) -> BaseException:
 
 
 def _not_judged(raised: BaseException) -> str:
-    """Return the text of an error that the script does not cause. Empty if the script causes the error."""
+    """Return the text of an error that the script does not cause, or an empty string if the script causes the
+    error."""
     error = _root(raised)
     if isinstance(error, argparse.ArgumentError):
         return ""

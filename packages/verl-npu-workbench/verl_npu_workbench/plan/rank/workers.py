@@ -95,8 +95,8 @@ def _pictures(picture: Picture, sequences: int) -> Any:
 
 
 def routed_experts(roles: DictConfig, sequences: int, tokens: int) -> dict[str, Tensor]:
-    """Return the experts of each token, int16 [sequences, tokens, layers, experts of a token]. Empty if the actor
-    does not replay routes.
+    """Return the experts of each token as int16 with shape [sequences, tokens, layers, experts of a token], or an
+    empty mapping if the actor does not replay routes.
 
     The routes come from the rollout (mode R3) or from the log-probabilities (mode R2). Source:
     verl/experimental/agent_loop/agent_loop.py and verl/utils/megatron/router_replay_utils.py.

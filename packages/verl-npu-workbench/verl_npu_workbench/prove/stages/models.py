@@ -92,7 +92,7 @@ def _loaded(torch: Any, path: Path) -> Mapping[str, Any]:
 def _applied(states: Mapping[str, str]) -> str:
     wrong = {name: states.get(name, "unknown") for name in ("attention", "fused_ops")}
     if any(state != "applied" for state in wrong.values()):
-        raise Wrong(", ".join(f"{name} is {state}" for name, state in wrong.items()), "both are applied")
+        raise Wrong(", ".join(f"{name} is {state}" for name, state in wrong.items()), "both features to be applied")
     return "both are applied"
 
 
@@ -114,9 +114,9 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
     if unexplained:
         shown = "; ".join(unexplained[:3])
         raise Wrong(
-            f"{len(unexplained)} of {len(away)} tensors are further from the host's results than the unpatched "
-            f"model's are: {shown}",
-            "as near as the unpatched model",
+            f"{len(unexplained)} of {len(away)} tensors deviate more from the host's results with the patches than "
+            f"without the patches: {shown}",
+            f"at most {_TIMES:g} times the deviation without the patches",
             figures,
         )
     return f"tensors far from the host: {len(wrong)}, as far with the unpatched model on the NPU", figures

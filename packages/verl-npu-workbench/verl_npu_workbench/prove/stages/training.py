@@ -243,7 +243,7 @@ def _layers(setup: Setup, training: _Training) -> tuple[str, dict[str, float]]:
     figures = {f"{name} of engine and trainer": float(value) for name, value in (result["numbers"] or {}).items()}
     said = " ".join(lines_of(result))
     if result["first"]:
-        raise Wrong(said, "operators that differ from the reference only by rounding", figures)
+        raise Wrong(said, "each operator to differ from the reference only by rounding", figures)
     return f"{result['engine']}, {result['trainer']}: {said}", figures
 
 

@@ -195,7 +195,7 @@ class VirtualServer:
         return outputs
 
     def _aborted(self) -> TokenOutput:
-        """Return the response to a request for which no token was generated."""
+        """Return the response to a request without generated tokens."""
         extra = {"global_steps": self._global_steps}
         return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
 
@@ -242,7 +242,7 @@ class VirtualServer:
 
     async def sleep(self) -> None:
         """Release the weights. In revisions of verl whose server also tells the workers to return to training, tell
-        the workers."""
+        them so here, too."""
         if self._shares:
             async with self._turn:
                 self._engine.weights.release()

@@ -31,8 +31,8 @@ _TIMEOUT = 300.0
 class Communicator:
     """The part of vllm-ascend's PyHcclCommunicator that verl calls.
 
-    As on a real NPU, a broadcast is complete only after the NPU has been synchronized. Until then, verl fills its
-    second buffer.
+    As on a real NPU, a broadcast is complete only after the NPU has been synchronized. In the meantime, verl already
+    fills its second buffer.
     """
 
     disabled = False

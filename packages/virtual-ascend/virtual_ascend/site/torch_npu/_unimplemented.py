@@ -63,8 +63,8 @@ def is_older_than(version: str) -> bool:
 
 
 def leave_out(module: str, content: dict[str, object], public: list[str]) -> list[str]:
-    """Remove names from a module that exist only in other versions of torch_npu. Return the names in `public` that
-    remain."""
+    """From the content of a module, remove the names that exist only in other versions of torch_npu. Return the names
+    in `public` that remain."""
     newer = [name for name, since in _UNLISTED.get(module, {}).items() if is_older_than(since)]
     for name in (*names.outside(module, Settings.read().torch_npu_version), *newer):
         content.pop(name, None)

@@ -86,4 +86,4 @@ class CacheKey(_Unwritten):
 
 
 class BlocksCacheKey(_Unwritten):
-    """The key of a cache in blocks."""
+    """The key of a cache that is divided into blocks."""

@@ -1,1 +1,1 @@
-"""torch_npu.contrib, of which virtual-ascend implements transfer_to_npu."""
+"""The package torch_npu.contrib. virtual-ascend implements only transfer_to_npu."""

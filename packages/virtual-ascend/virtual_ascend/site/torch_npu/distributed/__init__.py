@@ -88,9 +88,11 @@ def _splits(which: str, sizes: list[int] | None, tensor: torch.Tensor, size: int
             raise RuntimeError(f"the {which}'s dim 0 does not divide equally across group size")
         return [tensor.size(0) // size] * size
     if len(sizes) != size:
-        raise RuntimeError(f"Number of tensor splits not equal to group size: {len(sizes)} and {size}")
+        raise RuntimeError(f"Number of tensor splits not equal to group size: {len(sizes)} splits, group size {size}")
     if sum(sizes) != tensor.size(0):
-        raise RuntimeError(f"Split sizes doesn't match total dim 0 size: {sizes} and {tensor.size(0)}")
+        raise RuntimeError(
+            f"Split sizes doesn't match total dim 0 size: split sizes {sizes}, dim 0 size {tensor.size(0)}"
+        )
     return list(sizes)
 
 

@@ -58,8 +58,8 @@ def _receive(manager: bytes, name: bytes, size: int, device: int) -> torch.Untyp
         phantom = torch.empty(size, dtype=torch.uint8, device=f"npu:{device}")
         if not extension().is_phantom(phantom):
             raise RuntimeError(
-                f"received a phantom tensor, which has no values, of {size} bytes from a process with a lower "
-                "VIRTUAL_ASCEND_PHANTOM: set the same value in all processes"
+                f"received a phantom tensor of {size} bytes, which has no values, from a process with a lower "
+                "VIRTUAL_ASCEND_PHANTOM. Set the same value in all processes"
             )
         whole: torch.UntypedStorage = phantom.untyped_storage()
         _received[name, device] = reductions.StorageWeakRef(whole)
@@ -128,7 +128,7 @@ def reduce_npu_tensor(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor]
 
 
 def install() -> None:
-    """Make torch.multiprocessing send NPU tensors."""
+    """Enable torch.multiprocessing to send NPU tensors."""
     original = reductions.reduce_tensor
 
     @functools.wraps(original)

@@ -1,6 +1,7 @@
 """`make_graphed_callables`: functions and modules whose forward and backward are graphs.
 
-It accepts and refuses the same arguments as torch's function, of which torch_npu has a copy (torch_npu/npu/graphs.py).
+It accepts and rejects the same arguments as torch's function. torch_npu has a copy of that function
+(torch_npu/npu/graphs.py).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def make_graphed_callables(
     """Capture the forward passes and the backward passes of callables that run one after the other.
 
     Returns:
-        For each callable, a function that replays it. For a module, the module itself, with a forward pass that
-            replays it.
+        For each function, a function that replays the captured passes. For each module, the same module, whose forward
+            method replays the captured passes.
 
     Raises:
         RuntimeError: autocast uses a cache, a module has hooks or trainable buffers, or an argument is not a tensor.

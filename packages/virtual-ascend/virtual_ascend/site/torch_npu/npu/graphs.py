@@ -118,7 +118,7 @@ class NPUGraph:
         self._graph.reset()
 
     def pool(self) -> Pool:
-        """Return the number of the graph's memory pool."""
+        """Return the ID of the graph's memory pool."""
         pool: Pool = self._graph.pool()
         return pool
 

@@ -75,7 +75,7 @@ reset_max_memory_cached = reset_peak_memory_stats
 
 
 def reset_accumulated_memory_stats(device: Place = None) -> None:
-    """Reset the accumulated counters of an NPU, which never decrease, to zero."""
+    """Reset the accumulated counters of an NPU to zero. Between resets, these counters only increase."""
     _C.reset_accumulated(_get_device_index(device))
 
 

@@ -155,7 +155,7 @@ class ExternalEvent:
         self._event = _C.ExternalEvent()
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Record the event, which releases a replay that is waiting for it."""
+        """Record the event. Recording releases a replay that is waiting for the event."""
         self._event.record(*_place(stream))
 
     def wait(self, stream: torch.Stream | None = None) -> None:

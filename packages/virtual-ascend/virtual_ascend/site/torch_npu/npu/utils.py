@@ -59,8 +59,8 @@ _CANN_PARTS = ("CANN", "RUNTIME", "COMPILER", "HCCL", "TOOLKIT", "OPP", "OPP_KER
 
 
 def get_cann_version(module: str = "CANN") -> str:
-    """Return the version of a component of CANN, or of the driver for `DRIVER`. Return an empty string for any other
-    name."""
+    """Return the version of a component of CANN or, if `module` is `DRIVER`, the version of the driver. Return an
+    empty string for any other name."""
     if module == "DRIVER":
         return _settings.driver_version
     return _settings.cann_version if module in _CANN_PARTS else ""

@@ -1,4 +1,4 @@
-"""The module of torch_npu that has `analyse`. Its other names are also in `torch_npu.profiler`."""
+"""torch_npu's module with `analyse`. The other names of this module are also in `torch_npu.profiler`."""
 
 from __future__ import annotations
 
