@@ -287,14 +287,15 @@ class _LaterManager(_Manager):
 def divided(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that divides a batch of six prompts."""
     proto = SimpleNamespace(from_single_dict=lambda data: data["prompts"])
-    for name, parts in {
+    modules: dict[str, dict[str, object]] = {
         "verl": {"DataProto": proto},
         "verl.experimental": {},
         "verl.experimental.agent_loop": {"AgentLoopManager": _LaterManager},
         "verl.trainer": {},
         "verl.trainer.ppo": {},
         "verl.trainer.ppo.v1": {"AgentLoopManagerTQ": _Manager},
-    }.items():
+    }
+    for name, parts in modules.items():
         made = ModuleType(name)
         vars(made).update(parts)
         monkeypatch.setitem(sys.modules, name, made)
