@@ -63,7 +63,7 @@ from .keys import (
     is_separate,
     may_sleep,
 )
-from .layout import Framework, indivisible, parallelism_of
+from .layout import indivisible, parallelism_of
 from .script import Script, is_applied, rule, trained_roles
 from .successor import successor_findings
 from .upstream import RULES as UPSTREAM_RULES
@@ -228,18 +228,7 @@ def _empty(script: Script) -> Iterator[Finding]:
             )
 
 
-_DIVISION_RULES = {
-    Framework.MEGATRON: _(
-        "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not divide "
-        "the world size"
-    ),
-    Framework.FSDP: _(
-        "the device mesh of verl's FSDP workers needs data-parallel size x sequence-parallel size = number of NPUs"
-    ),
-}
-
-
-@rule("parallel-sizes", "Parallel sizes that do not divide the number of NPUs.")
+@rule("parallel-sizes", "Parallel sizes of Megatron that do not divide the number of NPUs.")
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
     for each in indivisible(script.settings, script.npus):
         yield error(
@@ -248,10 +237,11 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
                 sizes=each.sizes, npus=each.npus
             ),
             subject=each.key,
-            why=_DIVISION_RULES[each.by],
-            fix=_("choose sizes whose product divides the number of NPUs")
-            if each.by is Framework.MEGATRON
-            else _("choose a size that divides the number of NPUs"),
+            why=_(
+                "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not "
+                "divide the world size"
+            ),
+            fix=_("choose sizes whose product divides the number of NPUs"),
         )
 
 

@@ -46,6 +46,9 @@ def make_another_model():
 def ask_for_a_package():
     raise ImportError("please install modelscope")
 
+def import_the_engine():
+    raise ValueError("vllm version None not supported and SGLang also not Found.")
+
 def import_by_name(name):
     try:
         __import__(name)
@@ -125,7 +128,7 @@ def test_the_line_is_upstreams_where_hydra_makes_an_object(started: Callable[...
 
     told = started(lambda: upstream.make(instantiate))
     assert (told.error, told.code) == ("TypeError: an unexpected keyword argument", "instantiate()")
-    assert told.where.endswith("verl/made_up.py:51")
+    assert told.where.endswith("verl/made_up.py:54")
 
 
 def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) -> None:
@@ -140,6 +143,7 @@ def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) 
         ("reserve", "cannot reserve"),
         ("make_another_model", "no value head"),
         ("ask_for_a_package", "please install modelscope"),
+        ("import_the_engine", "vllm version None"),
         ("import_what_is_missing", "a_package_that_nobody_has"),
         ("launch_without_triton", "Triton is not installed"),
     ],

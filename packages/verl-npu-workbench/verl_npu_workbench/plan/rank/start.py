@@ -446,7 +446,8 @@ def _lacks_package(error: BaseException) -> bool:
     """Return whether an import failed because of a package that is not installed here, and that does not come with the
     script's revision."""
     if not isinstance(error, ImportError):
-        return False
+        # verl's own words, from verl/third_party/vllm.
+        return "vllm version None not supported" in str(error)
     if error.name:
         return error.name.partition(".")[0] not in _SCRIPT_PACKAGES
     # Upstream raised it by hand, perhaps while it handled Python's own error, which names the module.
