@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from verl_npu_workbench.jobs import validated
 from verl_npu_workbench.jobs.rules import findings
 from verl_npu_workbench.jobs.settings import Settings
 
@@ -280,6 +281,11 @@ def test_a_checkpoint_engine_is_looked_up_where_verl_registers_them(
     assert found(upstream, {f"{key}.backend": "mine", f"{key}.custom_backend_module": "my.engines"}) == []
 
 
+def test_an_engine_of_a_critic_reads_no_micro_batch(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    refused = found(upstream, {**GAE, "critic.ppo_micro_batch_size_per_gpu": 5})
+    assert bool(refused) is validated._is_legacy(Settings(upstream[1]), upstream[0])
+
+
 @pytest.mark.parametrize(
     ("module", "code"), [("verl.trainer.main_ppo", "validation"), ("recipe.dapo.main_dapo", "rollout.ranks")]
 )
@@ -288,6 +294,8 @@ def test_a_rollout_that_does_not_divide_the_npus_is_refused_once(
 ) -> None:
     sources, written = upstream
     given = {**written, **GOOD, f"{ROLLOUT}.tensor_model_parallel_size": 3, "trainer.device": "npu"}
+    # These refer to other settings, which nothing resolves here.
+    given |= {key: 0 for key in (f"{ROLLOUT}.nnodes", f"{ROLLOUT}.n_gpus_per_node") if key in given}
     right = script(given, sources=sources, module=module)
     # Sections come before their settings, as Hydra composes them.
     ordered = sorted(right.settings.values.items(), key=lambda pair: pair[1] != {})

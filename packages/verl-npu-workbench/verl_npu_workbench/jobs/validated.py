@@ -302,8 +302,8 @@ def batch_refusals(
     yield from (Refusal(mini, each) for each in unshared)
     micro = settings.get(f"{role}.ppo_micro_batch_size_per_gpu")
     is_fixed = settings.get(f"{role}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
-    # Only the job knows the value of an interpolation.
-    if not unshared and isinstance(micro, int) and is_fixed:
+    # Only the job knows the value of an interpolation. The engine of a critic has dynamic batches.
+    if role == ACTOR and not unshared and isinstance(micro, int) and is_fixed:
         read = "tu.get_non_tensor_data(data=data, key='{}', default={})"
         divided = {
             "len(data)": batch // ranks,

@@ -299,6 +299,7 @@ def divided(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         "verl.trainer.ppo": {},
         "verl.trainer.ppo.v1": {"AgentLoopManagerTQ": _Manager},
     }
+    monkeypatch.setattr(module, "_make_rewards", lambda config: None)
     for name, parts in modules.items():
         made = ModuleType(name)
         vars(made).update(parts)
@@ -335,6 +336,18 @@ def test_a_batch_is_divided_among_the_agent_loops(
 ) -> None:
     with pytest.raises(AssertionError, match=said) if said else contextlib.nullcontext():
         divided(owner, workers, samples)
+
+
+@pytest.mark.parametrize(("section", "made"), [({"reward": {"reward_manager": {"name": "dapoo"}}}, True), ({}, False)])
+def test_a_worker_for_rewards_is_made_where_upstream_has_one(
+    section: dict[str, object], made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from omegaconf import OmegaConf
+
+    config, given = OmegaConf.create(section), []
+    monkeypatch.setattr(module, "_imported", lambda name: SimpleNamespace(RewardLoopWorker=given.append))
+    module._make_rewards(config)
+    assert given == [config] * made
 
 
 def test_no_agent_loops_are_refused(divided: Callable[..., None]) -> None:

@@ -162,6 +162,7 @@ class _Start:
             loader.dataset.prompt_key = "prompt"
             loader.collate_fn([loader.dataset[place] for place in range(min(2, len(loader.dataset)))])
         if loader is not None and type(self._trainer).__module__.startswith("verl.trainer."):
+            _make_rewards(self._trainer.config)
             _divide(self._trainer)
 
     def _load(self) -> None:
@@ -255,6 +256,14 @@ def _look_up(config: DictConfig) -> None:
     if config.algorithm.use_kl_in_reward:
         each = torch.zeros(1, 1)
         algorithms.kl_penalty(each, each, kl_penalty=config.algorithm.kl_penalty)
+
+
+def _make_rewards(config: DictConfig) -> None:
+    """Make the worker that computes rewards, which upstream starts in another process from v0.7.1 on. Before, the
+    program makes the functions for rewards itself."""
+    loop = _imported("verl.experimental.reward_loop.reward_loop")
+    if loop is not None and (config.get("reward") or {}).get("reward_manager") is not None:
+        loop.RewardLoopWorker(config)
 
 
 def _divide(trainer: Any) -> None:
