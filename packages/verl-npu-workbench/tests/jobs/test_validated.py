@@ -281,6 +281,11 @@ def test_a_checkpoint_engine_is_looked_up_where_verl_registers_them(
     assert found(upstream, {f"{key}.backend": "mine", f"{key}.custom_backend_module": "my.engines"}) == []
 
 
+@pytest.mark.parametrize("key", [f"{ROLLOUT}.n", "data.train_batch_size"])
+def test_a_size_of_zero_is_refused(key: str, upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    assert any(each.refused for each in found(upstream, {key: 0}))
+
+
 def test_an_engine_of_a_critic_reads_no_micro_batch(upstream: tuple[SourceTree, dict[str, object]]) -> None:
     refused = found(upstream, {**GAE, "critic.ppo_micro_batch_size_per_gpu": 5})
     assert bool(refused) is validated._is_legacy(Settings(upstream[1]), upstream[0])

@@ -281,8 +281,9 @@ def batch_refusals(
     """Yield the errors that workers raise when they divide a mini-batch among ranks, and a rank's share into
     micro-batches."""
     ranks, mini = npus // max(replica, 1), f"{role}.ppo_mini_batch_size"
+    sizes = [settings.get(key) for key in (mini, f"{ROLLOUT}.n")]
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
-    if not ranks or batch <= 0:
+    if not ranks or batch < 0 or not all(isinstance(each, int) for each in sizes):
         return
     if _is_legacy(settings, tree):
         if role != ACTOR or settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
