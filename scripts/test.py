@@ -6,15 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from harness import environment, machine, pins, start
 
-# Three processes on two cores, because many tests wait for a process that they started. tests/conftest.py runs all
-# trainings in one of them, to save memory.
-_ALL = ("-q", "--durations=30", "-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder")
+# Two processes for each of two distributions at a time, on two cores, because many tests wait for a process that they
+# started. tests/conftest.py runs all trainings in one of them, to save memory.
+_ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 _NO_TESTS = 5
@@ -70,13 +71,35 @@ def main() -> int:
     # mypy takes a minute of one core, and many tests wait for a process that they started.
     print("$ mypy", flush=True)
     with subprocess.Popen([str(python), "-m", "mypy"], cwd=environment.PROJECT, env=inherited) as types:
-        # Run each distribution's tests separately, because they must not need another distribution's tests.
-        statuses = [run(python, inherited, ("pytest", *words), folder=folder) for folder, words in folders.items()]
+        statuses = run_tests(python, inherited, folders)
     if types.returncode:
         print("test.sh: FAILED: mypy", file=sys.stderr)
         return types.returncode
     # A test name in the arguments may exist in one distribution only.
     return max([status for status in statuses if status != _NO_TESTS] or statuses)
+
+
+def run_tests(python: Path, variables: Mapping[str, str], folders: Mapping[Path, Sequence[str]]) -> list[int]:
+    """Run pytest in each folder, with its arguments, and return the exit statuses.
+
+    Each distribution's tests run separately, because they must not need another distribution's tests. The tests in the
+    last folder run beside the others, and their output is printed at the end.
+    """
+    *others, (last, words) = folders.items()
+    if not others:
+        return [run(python, variables, ("pytest", *words), folder=last)]
+    with tempfile.TemporaryFile() as output:
+        command = [str(python), "-m", "pytest", *words]
+        with subprocess.Popen(command, cwd=last, env=variables, stdout=output, stderr=subprocess.STDOUT) as beside:
+            print(f"The tests in {last.name} run beside the next ones; their output comes last.", flush=True)
+            statuses = [run(python, variables, ("pytest", *words), folder=folder) for folder, words in others]
+        print(f"$ pytest {' '.join(words)}", flush=True)
+        output.seek(0)
+        shutil.copyfileobj(output, sys.stdout.buffer)
+        sys.stdout.flush()
+    if beside.returncode not in (0, _NO_TESTS):
+        print("test.sh: FAILED: pytest", file=sys.stderr)
+    return [*statuses, beside.returncode]
 
 
 def folders_of(words: Sequence[str]) -> dict[Path, list[str]]:

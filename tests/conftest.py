@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from virtual_ascend.testing import nursery
 from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
 from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
 from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup
 
 # The scripts, and the test helpers that several distributions share there, are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
-from testing.fixtures import build as build
 from testing.fixtures import heeds_ctrl_c as heeds_ctrl_c
 from testing.fixtures import importable as importable
 from testing.fixtures import in_order
@@ -23,6 +23,8 @@ from testing.fixtures import nothing_was_said as nothing_was_said
 from testing.fixtures import source as source
 from testing.fixtures import sources as sources
 from testing.fixtures import wheel as wheel
+
+nursery.install()
 
 
 # First: pytest-xdist reads the marks in the same hook.

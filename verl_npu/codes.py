@@ -71,7 +71,8 @@ def _moment(meaning: Meaning) -> int:
 
 
 def meaning(code: str, said_by: str, **rows: str) -> Meaning:
-    """Create the meaning of a code. Each keyword in `rows` is the label of a row. Rows with empty text are omitted."""
+    """Return the explanation of a code for `verl-npu explain`. Each keyword in `rows` is the label of a row, and its
+    value is the text of the row. Rows with empty text are omitted."""
     said = {label.replace("_", " "): text for label, text in rows.items() if text}
     return Meaning(code=code, said_by=_(said_by), rows={label: _translatable(text) for label, text in said.items()})
 

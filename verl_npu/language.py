@@ -59,8 +59,8 @@ class Message(str):
     def of(
         cls, text: str, words: str, many: str = "", number: int = 0, values: dict[str, object] | None = None
     ) -> Message:
-        """Create a message whose English text is `text`. The singular `words` and the plural `many` are the keys of
-        the translation."""
+        """Create a message whose complete English text is `text`. Translations are looked up under the English
+        templates: `words` for the singular, and `many` for the plural."""
         made = cls(text)
         made._words, made._many, made._number, made._values = words, many, number, values or {}
         return made

@@ -33,7 +33,7 @@ _LONGEST = 200
 
 @dataclass(slots=True)
 class Step:
-    """One step of a command, and how much of it is done."""
+    """One step of a command, and the part of the step that is done."""
 
     what: str
     total: float = 0.0

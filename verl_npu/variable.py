@@ -88,7 +88,7 @@ class Folder(Text):
     __slots__ = ()
 
     def for_workers(self, text: str) -> str:
-        """Return the folder's path `text` as an absolute path."""
+        """Return the absolute path of the folder that `text` names, or `text` itself if it is blank."""
         return os.path.abspath(text.strip()) if text.strip() else text
 
 

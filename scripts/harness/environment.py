@@ -35,7 +35,7 @@ ModelRunnerOutput.__init__ = without_proposals(ModelRunnerOutput.__init__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """The inputs of an environment."""
+    """The choices that determine how a Python environment is built: versions, packages, and rollout engine."""
 
     pin: Pin
     checkout: Checkout | None
@@ -115,7 +115,8 @@ class Recipe:
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 
     def requirements(self) -> str:
-        """Return the pin's requirements with the requested transformers, and the requirements of its engine."""
+        """Return the pin's requirements, with transformers in the requested version, and the requirements of the
+        rollout engine, if one is installed."""
         lines = (*self.pin.requirements, *(self.engine.requirements if self.engine is not None else ()))
         kept = [line for line in lines if not line.startswith("transformers==")]
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
@@ -159,13 +160,14 @@ def make(recipe: Recipe) -> Path:
     # On real NPUs, the machine provides torch, torch_npu, vllm, and vllm-ascend, which must be kept. Nobody has
     # tested yet whether the pin's requirements match their requirements, because no NPU was available.
     venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
-    if recipe.virtual:
-        _pip(recipe, f"torch=={recipe.torch}")
+    # Each of the three editable installs would otherwise make an environment for its build system.
+    _pip(recipe, *([f"torch=={recipe.torch}"] if recipe.virtual else []), "editables", "hatchling>=1.25")
     own, workbench = ("[dev]", "") if recipe.extras == "dev" else ("", f"[{recipe.extras}]")
     # Editable, so that a later start runs the current state of the project.
     ours = ["--editable", str(VIRTUAL_ASCEND)] if recipe.virtual else []
     # The project comes first: with extras, pip accepts it as the workbench's requirement only once it is chosen.
-    _pip(recipe, "--editable", f"{PROJECT}{own}", "--editable", f"{WORKBENCH}{workbench}", *ours)
+    ours = ["--editable", f"{PROJECT}{own}", "--editable", f"{WORKBENCH}{workbench}", *ours]
+    _pip(recipe, "--no-build-isolation", *ours)
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
     # Compiling the device takes as long as installing the rest, and needs only torch.

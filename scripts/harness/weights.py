@@ -61,8 +61,9 @@ def compare(before: Path, after: Path, still: str = "$^") -> Movement:
     """Compare two saved models. Raise RunFailed if the names or the shapes of their weights differ, or if a number is
     not finite.
 
-    Tensors that match the pattern `still` may stay unchanged, and are not counted. A model trained with LoRA is saved
-    with peft's names. For such a model, only the adapter is counted, and RunFailed is raised if a base weight changed.
+    The result counts the compared tensors. Tensors whose names match the pattern `still` may stay unchanged, and are
+    not counted. A model trained with LoRA is saved with peft's names. For such a model, only the adapter's tensors are
+    counted, and RunFailed is raised if a base weight changed.
     """
     old, new = _load(before), _load(after)
     if any(_ADAPTER in name for name in new):

@@ -84,25 +84,12 @@ def heeds_ctrl_c() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
-    """Return a function that runs a module which builds; what it builds with is installed once and not each time."""
-    system = tmp_path_factory.mktemp("build-system")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-conflicts", "--target", str(system)]
-    subprocess.run([*command, "hatchling>=1.25"], check=True)
-
-    def run(*words: str | Path) -> None:
-        variables = {**os.environ, "PYTHONPATH": str(system)}
-        subprocess.run([sys.executable, "-m", *words], env=variables, check=True, stdout=subprocess.DEVNULL)
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def make_wheel(build: Callable[..., None]) -> Callable[[Path, Path], Path]:
+def make_wheel() -> Callable[[Path, Path], Path]:
     """Return a function that makes the wheel of a distribution in a folder."""
 
     def run(source: Path, folder: Path) -> Path:
-        build("pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
+        words = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
+        subprocess.run([sys.executable, "-m", "pip", "wheel", *words], check=True, stdout=subprocess.DEVNULL)
         return max(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime_ns)
 
     return run

@@ -237,7 +237,7 @@ def test_without_any_upstream_check_says_so_in_one_line(run: Run, arguments: tup
     status, output = run(*arguments)
     assert status == 2
     (line,) = output.splitlines()
-    assert "install verl here, or give a checkout or a wheel of verl with --source" in line
+    assert "install verl in this environment, or specify a checkout or a wheel of verl with --source" in line
 
 
 @pytest.mark.usefixtures("nothing_installed")

@@ -161,7 +161,7 @@ SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['st
         (
             SHOW,
             {"VERL_USE_EXTERNAL_MODULES": "stranger"},
-            "declared after the patches had been judged",
+            "declared after verl-npu had decided which patches to apply",
         ),
     ],
     ids=["before verl", "by verl itself"],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testing.interpreter import import_path
 from virtual_ascend.testing.fixtures import Run
 
 from verl_npu.features import load
@@ -72,7 +73,7 @@ def rule(fla: Path, changed: str) -> None:
 
 
 def said(python: Run, *folders: Path, setup: str = "") -> tuple[list[Any], str]:
-    done = python(f"import sys; sys.path[:0] = {[str(each) for each in folders]}\n" + PROGRAM.replace("SETUP", setup))
+    done = python(PROGRAM.replace("SETUP", setup), PYTHONPATH=import_path(*folders))
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("verl-npu: linear attention")]
     assert len(lines) == 1, done.stderr

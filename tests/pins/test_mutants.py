@@ -68,7 +68,7 @@ def test_what_is_gone_is_drift_or_there_is_evidence(name: str, share: int, pin: 
 @pins
 def test_what_changes_no_code_changes_no_verdict(name: str, share: int, pin: Callable[[str], Pin]) -> None:
     here = pin(name)
-    for mutant in harmless(here.upstream, here.modules):
+    for mutant in harmless(here.upstream, here.modules if share == 1 else here.modules[::8]):
         judged = here.judged(mutant)
         # The files differ, but nothing in them that is used.
         assert (judged.revision.nearest_pin, judged.revision.differs) == (here.lock.pin, ()), mutant

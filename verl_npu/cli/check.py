@@ -44,7 +44,7 @@ _MEANING = {
     State.ABSENT: _("this upstream has nothing to patch, or the package that the feature is for is not installed"),
     State.DRIFTED: _("upstream changed the patched code, so the feature is left out"),
     State.FAILED: _(
-        "needed but not in force: upstream's own patch uses a missing name, or the patch cannot be judged"
+        "needed but not in force: upstream's own patch uses a missing name, or verl-npu cannot check the patch"
     ),
     State.OFF: _("left out, because you switched it off"),
 }
@@ -221,8 +221,8 @@ def judged_patches(
 
 
 def strange_files(own: Bundle) -> list[str]:
-    """Return the files that have patches or locks and that differ from the files in verl-npu's wheel. In a checkout,
-    return no files."""
+    """Return the patch modules and lock files that differ from the files in verl-npu's wheel. In a checkout, return an
+    empty list."""
     try:
         brought = metadata.distribution("verl-npu")
     except metadata.PackageNotFoundError:

@@ -126,7 +126,7 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
             )
         )
     else:
-        terminal.echo(_("No process has imported verl, so verl-npu has not judged its features yet."))
+        terminal.echo(_("No process has imported verl, so verl-npu has not decided yet which features to apply."))
     _print_trouble(manifests)
     if differ:
         terminal.echo()

@@ -63,9 +63,9 @@ def judged_tree(source: str) -> SourceTree:
             subject=first,
             expected=_("{first} in this environment, or a checkout or a wheel of {first}").format(first=first),
             found=_("no package named {name}").format(name=first),
-            fix=_("install {first} here, or give a checkout or a wheel of {first} with --source PATH").format(
-                first=first
-            ),
+            fix=_(
+                "install {first} in this environment, or specify a checkout or a wheel of {first} with --source PATH"
+            ).format(first=first),
         )
     return found
 

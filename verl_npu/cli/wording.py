@@ -64,8 +64,8 @@ def _translate_plural_for_click(one: str, many: str, number: int) -> str:
 def texts(help: str) -> list[str]:
     """Split a help text into the parts that are translated one by one.
 
-    A part is a paragraph, joined into one line. In a paragraph that click must not reflow, each line is a part. Its
-    indented lines are omitted, because they are commands.
+    A part is a paragraph, joined into one line. If click must not reflow a paragraph, each line of the paragraph is a
+    part instead. The indented lines of such a paragraph are omitted, because they are commands.
     """
     found = []
     for part in help.strip().split("\n\n"):

@@ -51,15 +51,15 @@ def load() -> Sequence[Feature]:
 
 
 def load_installed() -> Sequence[Feature]:
-    """Return all features of verl-npu, without patches for packages that are not installed here."""
+    """Return all features of verl-npu, without patches for packages that are not installed in this environment."""
     return _own(_is_installed).features
 
 
 def bundles(*, installed: bool = False) -> Sequence[Bundle]:
     """Return the features of verl-npu as a bundle, followed by a bundle for each other distribution.
 
-    With `installed`, omit patches for packages that are not installed here. An error in another distribution's
-    features is recorded in that distribution's bundle instead of being raised.
+    With `installed`, omit patches for packages that are not installed in this environment. An error in another
+    distribution's features is recorded in that distribution's bundle instead of being raised.
     """
     is_there = _is_installed if installed else _always
     own = _own(is_there)
@@ -113,8 +113,8 @@ def _features() -> Sequence[Feature]:
 
 
 def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Policy:
-    """Return the settings of the registry that the user chose with environment variables (default: those of this
-    process)."""
+    """Return the registry's settings, which users choose with environment variables. `environ` defaults to the
+    environment of this process."""
     return Policy(
         prefix="VERL_NPU",
         command="verl-npu",

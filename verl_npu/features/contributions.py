@@ -41,8 +41,8 @@ class Contribution:
 
 
 def end() -> None:
-    """Stop accepting new features in this process, because their patches are about to be judged. A feature that is
-    contributed later is not used."""
+    """Stop accepting new features in this process, because verl-npu is about to decide which patches to apply. A
+    feature that is contributed later is not used."""
     global _ended
     _ended = True
 

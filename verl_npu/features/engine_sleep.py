@@ -122,7 +122,8 @@ def changed_since_wake_up() -> dict[str, torch.Tensor]:
     """Return the current content, as bytes, of the plain tensors that have changed since this process's engine last
     woke up.
 
-    The keys are names: the owner's class or module and the attribute, or the size if the owner is unknown.
+    Each key identifies a tensor by the attribute that holds the tensor and the class or module that owns the
+    attribute. If the owner is unknown, the key contains the tensor's size.
     """
     import torch
 

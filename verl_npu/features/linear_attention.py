@@ -97,8 +97,8 @@ def use_kernels(original: Callable[..., None], layer: Layer, config: Sizes, laye
 
 @functools.cache
 def find_kernels(heads: int, key_size: int, value_size: int) -> Operator | str:
-    """Try the kernels with heads of these sizes on this NPU. If the trial succeeds, return the kernels' function;
-    otherwise, return the reason for the failure."""
+    """Run flash-linear-attention's kernels once with heads of these sizes on this NPU. If the trial succeeds, return
+    the function that calls the kernels; otherwise, return the reason for the failure."""
     import torch
 
     missing = missing_kernels()

@@ -22,7 +22,8 @@ from ..registry.state import Standing
 def standing(patch: Patch, tree: SourceTree) -> Standing:
     """Return whether `patch` is native, absent, or needed, according to the source of a pin.
 
-    Questions about packages outside of `tree` have no effect, because a lock covers only one upstream.
+    Conditions of the patch that concern packages outside of `tree` have no effect, because a lock covers only one
+    upstream.
     """
 
     def holds(probe: Probe, *, unknown: bool) -> bool:

@@ -67,9 +67,9 @@ class Patch:
     link: str
     """The upstream issue or pull request. If there is none, the reason."""
     retired_by: Probe
-    """A question to the upstream's source. If the answer is yes, upstream has the fix itself."""
+    """A probe of upstream's source. If the answer is yes, upstream already contains the fix."""
     requires: Probe | None
-    """A question to the upstream's source. If the answer is no, there is nothing to patch, and the patch is absent."""
+    """A probe of upstream's source. If the answer is no, there is nothing to patch, and the patch is absent."""
     undoes: tuple[Target, ...] = ()
     """Targets in other packages that upstream assigns. This patch may restore them."""
     uses: tuple[Collaborator, ...] = ()
@@ -285,8 +285,8 @@ class Feature:
         return made
 
     def close(self, late: Callable[[Patch], None]) -> None:
-        """Stop accepting patches. From now on, pass each new patch to `late` instead. This also applies to the
-        features that this feature is composed of."""
+        """Stop accepting patches for this feature, and for the features that it is composed of. From now on, pass each
+        new patch to `late` instead."""
         for feature in (self, *self._made_of):
             feature._late = late
 

@@ -56,8 +56,8 @@ def split(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of each phase of a step, the longest phase first, followed by the remaining time that belongs
     to no phase.
 
-    There is no remaining time if the phases take longer than the step, because asynchronous trainers run some phases
-    in parallel.
+    Asynchronous trainers run some phases in parallel, so the phases together can take longer than the step. In that
+    case, there is no remaining time.
     """
     phases = {
         name.removeprefix(_PREFIX): seconds
@@ -139,7 +139,7 @@ class Oddity:
 
     kind: Kind
     step: int
-    """The first step that shows the anomaly."""
+    """The number of the first step that shows the anomaly."""
     text: str
     """The observation, as a sentence without a full stop."""
 

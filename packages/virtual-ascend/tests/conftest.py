@@ -9,6 +9,7 @@ import os
 
 import pytest
 from virtual_ascend import reporting
+from virtual_ascend.testing import nursery
 from virtual_ascend.testing.fixtures import npu as npu
 from virtual_ascend.testing.fixtures import python as python
 from virtual_ascend.testing.fixtures import torch_npu as torch_npu
@@ -18,6 +19,7 @@ from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtes
 
 # A package beside this one may extend virtual NPUs; these tests are of virtual NPUs alone.
 os.environ["VERL_NPU"] = "off"
+nursery.install()
 
 
 # First: pytest-xdist reads the marks in the same hook.

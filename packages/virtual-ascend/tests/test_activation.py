@@ -8,10 +8,17 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from virtual_ascend import testing
 from virtual_ascend.testing.fixtures import Run
 
 PROJECT = Path(__file__).resolve().parents[1]
 SHOW = "import torch; print(torch.ones(1).item(), hasattr(torch, 'npu'))"
+
+
+@pytest.fixture
+def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each program in a new process."""
+    monkeypatch.setattr(testing, "PREPARED", [])
 
 
 @pytest.mark.parametrize("value", ["two", "-1", "1.5", "65"])
@@ -23,6 +30,7 @@ def test_a_value_that_is_no_number_is_one_line_and_leaves_torch_whole(python: Ru
     assert line.endswith("this process has no virtual NPUs")
 
 
+@pytest.mark.usefixtures("from_nothing")
 def test_no_compiler_is_one_line_and_leaves_torch_whole(python: Run, tmp_path: Path) -> None:
     done = python(SHOW, VIRTUAL_ASCEND_CACHE=str(tmp_path / "cache"), PATH=str(tmp_path), CXX="")
     assert (done.returncode, done.stdout) == (0, "1.0 False\n")
@@ -35,6 +43,7 @@ def test_without_the_variable_nothing_happens(python: Run) -> None:
     assert (done.stdout, done.stderr) == ("1.0 False\nFalse\n", "")
 
 
+@pytest.mark.usefixtures("from_nothing")
 def test_a_program_can_tell_that_its_npus_are_virtual(python: Run) -> None:
     done = python(
         "import torch, torch_npu, virtual_ascend; print(torch_npu.__simulated__, virtual_ascend.is_loaded())"
@@ -78,18 +87,8 @@ def test_another_number_of_npus_is_refused(npus: str, tmp_path: Path) -> None:
 
 
 def test_the_wheel_brings_the_device_and_the_line_that_python_executes(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        str(tmp_path),
-        str(PROJECT),
-    ]
-    subprocess.run(command, check=True)
+    words = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(PROJECT))
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *words], check=True)
     (wheel,) = tmp_path.glob("virtual_ascend-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {

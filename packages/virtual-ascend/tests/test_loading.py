@@ -8,6 +8,7 @@ import json
 import os
 
 import pytest
+from virtual_ascend import testing
 from virtual_ascend.exposure import SITE
 from virtual_ascend.testing.fixtures import Run
 
@@ -20,16 +21,25 @@ NIGHTLY = pytest.mark.nightly(
 WITH_SITE = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
 
 
+@pytest.fixture
+def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each program in a new process."""
+    monkeypatch.setattr(testing, "PREPARED", [])
+
+
+@pytest.mark.usefixtures("from_nothing")
 def test_import_torch_brings_up_the_npu(python: Run) -> None:
     done = python("import torch; print(torch.npu.device_count(), torch.ones(1, device='npu').device)")
     assert (done.stdout, done.stderr) == ("2 npu:0\n", "")
 
 
+@pytest.mark.usefixtures("from_nothing")
 def test_import_torch_npu_alone_brings_up_everything(python: Run) -> None:
     done = python("import torch_npu; import torch; print(torch_npu.npu is torch.npu)", PYTHONPATH=WITH_SITE)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+@pytest.mark.usefixtures("from_nothing")
 @NIGHTLY
 def test_import_torch_npu_works_without_autoload(python: Run) -> None:
     done = python(
@@ -137,6 +147,7 @@ def test_a_bad_number_of_npus_is_one_line_and_no_npu(python: Run) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("from_nothing")
 def test_unset_means_nothing_happens(python: Run) -> None:
     done = python("import sys, torch; print(hasattr(torch, 'npu'), 'torch_npu' in sys.modules)", VIRTUAL_ASCEND=None)
     assert (done.stdout, done.stderr) == ("False False\n", "")

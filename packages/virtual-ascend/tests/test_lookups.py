@@ -60,7 +60,7 @@ def said(python: Run) -> dict[str, Any]:
 def test_a_groups_options_are_filled_and_taken(said) -> None:
     assert (said["untouched"], said["config"]) == ({}, {"hccl_buffer_size": 200})
     assert said["asked of the class"] is True
-    assert said["no number"].startswith("TypeError: hccl_config: expected names with numbers or strings")
+    assert said["no number"].startswith("TypeError: hccl_config: expected a mapping from names to numbers or strings")
     assert said["arguments"].startswith("TypeError")
 
 

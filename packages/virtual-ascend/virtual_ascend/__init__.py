@@ -101,7 +101,7 @@ def load() -> None:
     nothing.
 
     Raises:
-        VirtualAscendError: something is missing, or an environment variable is invalid. The subclass shows the cause.
+        VirtualAscendError: a component is missing, or an environment variable is invalid. See its subclasses.
     """
     from . import activation
 

@@ -32,16 +32,18 @@ def _rebuild(kind: type[VirtualAscendError], subject: str, expected: str, found:
 
 
 class SettingError(VirtualAscendError):
-    """An environment variable has an invalid value."""
+    """Raised when an environment variable has an invalid value."""
 
 
 class RealAscendError(VirtualAscendError):
-    """This environment has a real torch_npu or CANN, and virtual-ascend cannot be loaded alongside it."""
+    """Raised when this environment has a real torch_npu or CANN. virtual-ascend cannot be loaded alongside a real
+    one."""
 
 
 class BuildError(VirtualAscendError):
-    """The virtual device cannot be compiled or loaded."""
+    """Raised when the virtual device cannot be compiled or loaded."""
 
 
 class TorchError(VirtualAscendError):
-    """The torch version in this process does not have a virtual device, or does not support a virtual device."""
+    """Raised when the torch version in this process does not have a virtual device, or does not support a virtual
+    device."""

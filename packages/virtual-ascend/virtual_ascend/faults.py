@@ -153,8 +153,8 @@ T = TypeVar("T")
 
 
 class Device(Protocol):
-    """The layer that causes the faults, below the operators: virtual-ascend's compiled device, or the stub CANN under
-    a real torch_npu."""
+    """The software layer below the operators, which causes the faults. This is virtual-ascend's compiled device, or
+    the stub CANN under a real torch_npu."""
 
     def die_at_collective(self, collective: int, rank: int) -> None: ...
     def slow_collectives(self, seconds: float, rank: int) -> None: ...
@@ -213,7 +213,7 @@ def _rank_of(fault: Fault) -> int:
 def wrap(
     operators: dict[str, Callable[..., T]], faults: Iterable[Fault], rank: Callable[[], int]
 ) -> dict[str, Callable[..., T]]:
-    """Return the operators as functions. Each operator that a fault selects is replaced by a function that fails.
+    """Return a copy of `operators` in which each operator that a fault selects is replaced by a function that fails.
 
     Raises:
         SettingError: a fault names an operator that virtual-ascend does not have.

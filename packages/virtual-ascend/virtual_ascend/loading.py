@@ -24,14 +24,14 @@ _SET = ("PATH", HOME, OPERATORS, HCCL_LIBRARY)
 
 
 def load() -> None:
-    """Load virtual-ascend. Repeated calls do nothing. torch_npu imports this package while it is being loaded, and
-    such a nested call returns immediately.
+    """Load virtual-ascend. Repeated calls do nothing. Loading virtual-ascend imports torch_npu, which calls this
+    function again. The nested call returns immediately.
 
     Either everything or nothing is loaded. After a failure, `torch_npu` cannot be imported, and each further call
     raises the same error.
 
     Raises:
-        VirtualAscendError: something is missing. The subclass shows what is missing.
+        VirtualAscendError: a required component is missing. The subclass shows which component.
         SettingError: an environment variable of virtual-ascend has an invalid value.
     """
     global _failure, _loading

@@ -27,13 +27,13 @@ def release(version: str) -> Version:
 
 
 def outside(module: str, version: str) -> list[str]:
-    """Return the recorded names of a module that exist in other versions of the module, but not in this version."""
+    """Return the recorded names that a module contains in other versions of torch_npu, but not in this version."""
     return sorted(_recorded().get(module, {}).keys() - set(of_module(module, version)))
 
 
 def of_module(module: str, version: str) -> list[str]:
-    """Return the names of a module in a version. If the version is older than all recorded versions, use the oldest
-    recorded version."""
+    """Return the names that a module contains in a version of torch_npu. If the version is older than all recorded
+    versions, return the names in the oldest recorded version."""
     # The versions in which a name appeared, disappeared, appeared again ...
     changes = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}
     oldest = min((versions[0] for versions in changes.values()), default=Version("0"))

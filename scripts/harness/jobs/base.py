@@ -82,7 +82,8 @@ class Job:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The features that are allowed to be pending in all processes."""
+        """The features that the job does not use. Each of them is allowed to stay pending, even in all processes at
+        the same time."""
         return (*self.idle, *(name for name in _UNUSED if name not in self.uses))
 
     @property

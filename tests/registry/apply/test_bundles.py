@@ -153,7 +153,7 @@ def test_a_patch_that_comes_late_is_one_sentence(plugin, package, why, math: Fea
 def test_a_patch_that_comes_late_is_an_error_under_strict(plugin, package, why, math: Feature) -> None:
     plugin.start(strict=True)
     package.load("up")
-    with pytest.raises(DeclarationError, match="declared after the patches had been judged"):
+    with pytest.raises(DeclarationError, match="declared after verl-npu had decided which patches to apply"):
         math.wrap("up.ops:triple", retired_by=NEVER, **why)(triple)
 
 

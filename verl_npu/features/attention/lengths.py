@@ -65,7 +65,7 @@ class Packing:
     consecutive: bool
     """Whether each position is the one before it plus 1. Then the row is a single sequence."""
     cu_seqlens: Tensor
-    """The boundaries of the sequences: int32 [sequences + 1], on the host."""
+    """The boundaries of the sequences, as an int32 tensor of shape [sequences + 1] on the host."""
     longest: int
     """The length of the longest sequence."""
 

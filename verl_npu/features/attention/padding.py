@@ -54,7 +54,8 @@ def unpad_input(
 
 
 def kept_indices(mask: Tensor, total: int) -> Tensor:
-    """Return the positions of the `total` tokens that `mask` [batch, seqlen] keeps: int64 [total] into batch*seqlen.
+    """Return the positions of the `total` tokens that `mask` [batch, seqlen] keeps, as an int64 tensor of shape
+    [total]. The positions are indices into the flattened mask [batch*seqlen].
 
     Equivalent to nonzero, except that nonzero makes the host wait for the number of tokens, which this function
     receives as `total`.

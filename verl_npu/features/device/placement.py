@@ -12,7 +12,7 @@ Resources = Mapping[str, float]
 
 
 def fits(bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources]) -> bool:
-    """Return whether `bundles` would fit on `nodes` if nothing else ran there.
+    """Return whether `bundles` would fit on `nodes` if nothing else ran on these nodes.
 
     A result of False is certain. A result of True may be incorrect, because the function does not try to distribute
     the bundles over the nodes.

@@ -35,7 +35,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name of vLLM or vllm-ascend, and the releases that must have the name."""
+    """A name that the code of vLLM or vllm-ascend defines or reads, and the releases that must contain the name."""
 
     title: str
     places: tuple[str, ...]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 NPU_PATCH = upstreams.NPU_PATCH.name
 LINK = "https://github.com/volcengine/verl/pull/4436"
 UPSTREAM_PATCHES_EACH_MODEL: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
-"""The question of whether this verl version patches each model separately. Without this function, verl patches all
-models or none."""
+"""A probe that asks whether this verl version patches each model separately. Without `apply_npu_patches`, verl patches
+all models or none."""
 fused_ops = Feature(
     "fused_ops", "Qwen models use torch_npu's fused operators where upstream does not.", after=NPU_PATCH
 )

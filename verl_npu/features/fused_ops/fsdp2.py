@@ -114,8 +114,8 @@ _WRAP_TARGETS = "verl.utils.fsdp_utils:_select_fsdp2_wrap_targets"
     requires=AllOf(Defines(f"{_HANDLER}.wrap_module_forward_method"), Reads(_WRAP_TARGETS, "lm_head")),
 )
 def let_logits_be_scaled_in_place(original: Callable[..., None], handler: object, module: torch.nn.Module) -> None:
-    """Wrap a module so that its activations are offloaded. If it is the output layer, copy its output so that it can
-    be changed in place."""
+    """Wrap a module so that its activations are offloaded. If the module is the output layer, make it return a copy of
+    its output, so that callers can change the logits in place."""
     import torch
 
     original(handler, module)

@@ -112,8 +112,8 @@ def take_the_held_batch(
     may_skip=True,
 )
 def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: int, group: Any) -> None:
-    """Broadcast a batch. If the real batch is on the host, it goes through the NPU in pieces, because HCCL cannot read
-    host memory."""
+    """Broadcast a batch. A batch on the host is sent through the NPU in pieces, because HCCL cannot read host
+    memory."""
     from torch import distributed
 
     held = _computed.get()

@@ -104,8 +104,8 @@ class Contract:
 
     @staticmethod
     def alike(key: str, mine: object, theirs: object) -> bool:
-        """Return whether MindSpeed treats these two values of a key alike. If so, two workers in one process may use
-        different ones."""
+        """Return whether MindSpeed treats these two values of a key alike. If so, two workers in one process may set
+        the key to different values."""
         # MindSpeed only checks for `block`; Megatron's own recomputation reads each model's configuration.
         return mine == theirs or (key == "recompute_method" and "block" not in (mine, theirs))
 
@@ -219,8 +219,8 @@ class Entry:
     """The keys that MindSpeed or Megatron must support. Empty if a setting of verl enables the feature."""
 
     def missing(self, contract: Contract) -> tuple[str, ...]:
-        """Return the keys that neither have an effect in the MindSpeed version of `contract` nor are required by
-        MindSpeed's documentation."""
+        """Return the keys of this feature that have no effect in the MindSpeed version that `contract` describes, and
+        that MindSpeed's documentation does not require."""
         return tuple(key for key in self.keys if not contract.knows(key))
 
 

@@ -87,9 +87,9 @@ def effective(request: Request) -> dict[str, object]:
     """Return the overrides of a request, together with the additional overrides that the documentation of verl or
     MindSpeed requires.
 
-    Flash attention is added, unless the overrides request the batch-invariant version. The engine's section supplies
-    the context-parallel size, and the settings that the features mc2 and swapped optimizer expect in MindSpeed's
-    arguments.
+    Flash attention is added unless the overrides request batch-invariant flash attention. The context-parallel size is
+    copied from the engine's section of the configuration. So are the settings that the features mc2 and swapped
+    optimizer expect in MindSpeed's arguments.
     """
     settings = dict(request.overrides)
     section = {key: value for key, value in request.section.items() if value is not None}

@@ -97,7 +97,8 @@ def _has(folder: Path, file: str, mark: str) -> bool:
 
 
 def missing_packages(mindspeed: Path | None) -> list[str]:
-    """Return the packages that the MindSpeed version in this folder always imports but that are not installed here."""
+    """Return the packages that the MindSpeed version in this folder always imports but that are not installed in this
+    environment."""
     missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
     for package, file, mark in _IMPORTS:
         if mindspeed is not None and _has(mindspeed, file, mark) and importlib.util.find_spec(package) is None:

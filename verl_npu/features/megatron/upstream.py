@@ -100,8 +100,8 @@ def let_the_converter_write_in_torchs_format(
 ) -> Result:
     """Return the model, and make the converter save it in torch's own format.
 
-    This is the only verl function that the converter calls before it saves the model, and the converter ends
-    afterwards.
+    The patch wraps the only verl function that the converter calls before it saves the model. The change affects no
+    other code, because the converter exits after it has saved the model.
     """
     if Path(getattr(sys.modules["__main__"], "__file__", None) or "").name == _CONVERTER:
         _give_format()

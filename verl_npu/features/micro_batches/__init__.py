@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _MODULE = "verl.utils.seqlen_balancing"
 _REARRANGE = f"{_MODULE}:rearrange_micro_batches"
 BOUNDED_UPSTREAM = Raises(_REARRANGE, "ValueError", when="max_token_len")
-"""The question of whether upstream has its own limit, as at v0.9.1. There, verl adds micro-batches until all are small
-enough, or raises an error."""
+"""A probe that asks whether upstream has its own limit, as at v0.9.1. There, verl adds micro-batches until all are
+small enough, or raises an error."""
 micro_batches = Feature(
     "micro_batches", "With VERL_NPU_TOKEN_BUDGET=1, no micro-batch of a dynamic batch exceeds its token budget."
 )

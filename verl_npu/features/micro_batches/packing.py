@@ -169,7 +169,7 @@ class Demand:
     @property
     def allowed(self) -> int:
         """The token budget that is passed to upstream. The budget is large enough for every sequence, so that upstream
-        always goes on until the ranks agree on a number of micro-batches."""
+        does not raise an error before the ranks have agreed on a number of micro-batches."""
         return max(self.budget, self.longest)
 
     def check_agreed(self, agreed: int, rounded: int) -> None:

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from ...registry.source.tree import SourceTree
 from ..configuration import Section
 
-__all__ = ["SETTINGS", "Place", "data_parallel_size", "join", "sharing_obstacle", "variables"]
+__all__ = ["SETTINGS", "SIZE", "Place", "data_parallel_size", "join", "sharing_obstacle", "variables"]
 
 SETTINGS = ("data_parallel_size", "dp_model_parallel_size")
 """The setting's name in verl from v0.6.1 on, and its name in the earlier plugin for 796871d7."""
 _TENSOR = "tensor_model_parallel_size"
-_SIZE = "VLLM_DP_SIZE"
+SIZE = "VLLM_DP_SIZE"
+"""vLLM's environment variable for the number of engines that share a model."""
 _ENGINE = "vllm.v1.engine.llm_engine"
 _JOINT_STEPS = "should_execute_dummy_batch"
 """A name in vLLM's engine. If vLLM has it, several engines in different processes can compute their steps together."""
@@ -58,7 +59,7 @@ def variables(place: Place, addresses: Sequence[tuple[str, int]]) -> dict[str, s
     rank, and a free port on that host."""
     host, port = addresses[place.first]
     return {
-        _SIZE: str(place.data),
+        SIZE: str(place.data),
         "VLLM_DP_RANK": str(place.engine),
         "VLLM_DP_MASTER_IP": host,
         "VLLM_DP_MASTER_PORT": str(port),

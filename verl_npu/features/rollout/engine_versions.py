@@ -39,9 +39,9 @@ _TORCH_PACKAGES = ("torch", "torch_npu")
 def unfit_releases(config: Section) -> Iterator[Finding]:
     """Yield an error if the installed versions of verl, vLLM, and vllm-ascend cannot be imported together.
 
-    This function imports none of them. It searches their source for imports that cannot succeed. A release that
-    neither verl's documentation nor vllm-ascend's own requirements name causes only a warning. If vLLM is not
-    installed, there are no findings, because the job may run on other hosts.
+    This function imports none of these packages. It searches their source for imports that cannot succeed. If neither
+    verl's documentation nor vllm-ascend's own requirements mention an installed release, the finding is only a
+    warning. If vLLM is not installed, there are no findings, because the job may run on other hosts.
     """
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
@@ -132,7 +132,8 @@ def _evaluated(test: ast.expr, vllm: str) -> bool | None:
 
 
 def _unnamed(pin: Pin | None) -> Iterator[Finding]:
-    """Warn about installed releases that neither verl's documentation nor vllm-ascend's requirements name."""
+    """Warn about installed releases that are mentioned neither in verl's documentation nor in vllm-ascend's
+    requirements."""
     engine = _unnamed_releases(pin) if pin is not None else []
     if engine and pin is not None:
         yield remark(

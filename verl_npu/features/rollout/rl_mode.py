@@ -73,8 +73,8 @@ def _current_settings(config: Section) -> tuple[frozenset[str], Any, Any]:
 
 
 def additional_config(config: Section) -> Any:
-    """Return the engine's additional_config, parsed as JSON if it is a string. Return None if the string is not valid
-    JSON."""
+    """Return the engine's additional_config, or None if it is a string that is not valid JSON. A string of valid JSON
+    is parsed."""
     given = _configured(config)
     if given is None:
         return {}

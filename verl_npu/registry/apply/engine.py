@@ -222,10 +222,11 @@ class Registry:
         return Verification(features, tree, revisions, verdicts, next(iter(errors), None))
 
     def _late(self, patch: Patch) -> None:
-        """Report a patch that was declared after the features were judged. In strict mode, raises DeclarationError."""
+        """Report a patch that was declared after verl-npu had decided which patches to apply. In strict mode, raises
+        DeclarationError."""
         error = DeclarationError(
             subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
-            found="this patch is ignored, because it was declared after the patches had been judged",
+            found="this patch is ignored, because it was declared after verl-npu had decided which patches to apply",
             fix="declare the patch in the module of your own feature, which your entry point must import",
         )
         if self.policy.strict:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Inside(threading.local):
-    """Named locks that detect reentrancy, one set for each thread. While a thread executes a function that it may
-    enter a second time, the thread holds the lock with the function's name.
+    """Named locks that detect reentrancy, one set for each thread. While a thread executes a function that may be
+    entered again by the same thread, the thread holds the lock with the function's name.
 
-    A `with` statement releases a lock even after an interruption. A flag would stay set if an interruption came
-    between setting the flag and clearing it.
+    Locks are used instead of flags because a `with` statement releases a lock even after an interruption. A flag would
+    stay set if an interruption came between setting the flag and clearing it.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,8 @@ def add_hook(name: str, hook: Hook, *, before: bool = False) -> None:
 
 
 def remove_hook(name: str, hook: Hook) -> None:
-    """Remove `hook` from the module `name`, if it is there. Removing the last hook also removes the import finder."""
+    """Remove `hook` from the module `name`, if the module has this hook. Removing the last hook also removes the
+    import finder."""
     with _lock:
         for hooks in (_before, _after):
             if hook in hooks.get(name, ()):

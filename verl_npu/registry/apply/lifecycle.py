@@ -39,9 +39,11 @@ class Phase(Enum):
     OFF = "off"
     """There is no hook, and nothing is patched."""
     WAITING = "waiting"
-    """The hook is in place. The trigger is not imported yet, or its import began the work but did not finish it."""
+    """The hook is in place. The module `trigger` is not imported yet, or its import began the work but did not finish
+    it."""
     BEGINNING = "beginning"
-    """The trigger is being imported. The patches are judged, and applied to modules that are already loaded."""
+    """The module `trigger` is being imported. The patches are judged, and applied to modules that are already
+    loaded."""
     LIVE = "live"
     """The patches are judged. Each is applied when its module is imported."""
 
@@ -126,8 +128,8 @@ class Lifecycle:
         return self.phase is not Phase.OFF
 
     def activate(self) -> None:
-        """Begin the work when the trigger is imported, or now if it is already loaded. Work that was interrupted
-        begins again."""
+        """Begin this lifecycle's work when the module `trigger` is imported, or now if this module is already loaded.
+        Work that was interrupted earlier is resumed."""
         with self.mutex.lock:
             hooks.add_hook(self._trigger, self._triggered, before=True)
             if self.phase is Phase.OFF:
@@ -136,7 +138,8 @@ class Lifecycle:
             self._triggered(sys.modules[self._trigger])
 
     def deactivate(self) -> None:
-        """Stop waiting for the trigger, and end the work. A second call retries the steps that failed."""
+        """Stop waiting for the import of the module `trigger`, and end this lifecycle's work. A second call retries
+        the steps that failed."""
         with self.mutex.lock:
             hooks.remove_hook(self._trigger, self._triggered)
             self.phase = Phase.OFF

@@ -87,13 +87,14 @@ class Conventions:
     """Decorators that make an object live in another process, where no patch of this process reaches it."""
 
     def marks(self, value: object) -> frozenset[str]:
-        """Return the marker attributes of an object: the attribute that upstream's registration sets, and the
-        attributes of functools.singledispatch, which calls functions that other code registered."""
+        """Return the attributes that mark an object as registered: the attribute that upstream's registration sets,
+        and the attributes that functools.singledispatch sets on a function for which other code can register
+        implementations."""
         return frozenset({self.mark, "dispatch", "registry"} & getattr(value, "__dict__", {}).keys())
 
     def registrations(self, value: object) -> int:
-        """Return how often a function was registered. functools.wraps copies the marker attribute, but each
-        registration creates a new marker."""
+        """Return how many times a function was registered. Each registration creates a new marker object. If
+        functools.wraps copies a marker to a wrapper, the copy is the same object, and is counted only once."""
         found = [getattr(layer, "__dict__", {}).get(self.mark) for layer in layers(value)]
         return len({id(mark) for mark in found if mark is not None})
 
@@ -118,7 +119,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
     definition = tree.definition(patch.target)
     if definition is not None and definition.kind is Kind.IMPORTED and patch.action is not Action.SET:
         if not any(_is_imported(value, origin, known) for origin in tree.origins(patch.target)):
-            raise _unexpected(patch, f"the object that {module.__file__} imports", f"{value!r}")
+            raise _unexpected(patch, f"the object that {module.__file__} imports under this name", f"{value!r}")
         return
     if definition is None or definition.kind in (Kind.IMPORTED, Kind.ASSIGNED):
         # The source does not show the value of such a name, so the fingerprint of the statement must do.
@@ -231,7 +232,7 @@ def _own_parameters(function: types.FunctionType) -> list[inspect.Parameter]:
 
 
 def _live_kind(value: object) -> Kind:
-    """Return the kind of a callable itself. If it wraps a function, that function does not matter."""
+    """Return the kind of a callable. If the callable wraps a function, the kind of that function has no effect."""
     if getattr(value, "__code__", None) in (_MANAGER, _ASYNC_MANAGER):
         return Kind.CONTEXT_MANAGER
     if inspect.isasyncgenfunction(value):
@@ -292,7 +293,8 @@ Function = Callable[..., object]
 def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> object:
     """Build the object that replaces the target. `original` is the target's unbound value in its namespace.
 
-    `leave_out` is the variable that disables features. Errors raised by calls of the new object name this variable.
+    `leave_out` is the variable that disables features. If the new object rejects a call, the error message mentions
+    this variable.
 
     Raises ApplyError if the original cannot be wrapped or replaced, or if a global name in the implementation does not
     exist.
@@ -303,7 +305,9 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
         if names:
             expected = "an implementation whose global names all resolve"
             found = f"unresolved in {ours.__qualname__}: {', '.join(names)}"
-            raise _error(patch, expected, found, "import or define these names in the implementation's module")
+            raise _error(
+                patch, expected, found, "import or define the unresolved names in the implementation's module"
+            )
     if patch.action is Action.SET:
         if slot.key in getattr(slot.owner, "__dataclass_fields__", ()):
             # The generated __init__ has a copy of the default, and would go on using the old one.

@@ -185,11 +185,11 @@ def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, k
 
 
 def pass_through(made: object, original: object) -> bool:
-    """Change a function that `replacement.build` returned so that it behaves like the original for all code that still
-    holds a reference to the function.
+    """Make a function that `replacement.build` returned behave like the original, for all code that still holds a
+    reference to the function. Return False if the object has no code object.
 
-    Replacing the function's code object at this point avoids a check in each call while the patch is in force. Return
-    False if the object has no code object.
+    The function's code object is replaced when the patch is reverted, so that calls need no check while the patch is
+    in force.
     """
     function, before = callee(made), callee(original)
     call = getattr(function, "_self_wrapper", None)
@@ -292,9 +292,10 @@ class Binding:
             self.earlier = self.earlier.earlier
 
     def restore(self) -> Rollback:
-        """Undo each write separately. A second call retries the writes that could not be undone.
+        """Undo each write of the patch separately. A second call retries the writes that could not be undone.
 
-        After that, all code that still holds the patch's object calls upstream's function.
+        After all writes have been undone, code that still holds the patch's object calls upstream's function through
+        this object.
         """
         rollback = Rollback()
         for write in reversed(self.writes):

@@ -24,8 +24,8 @@ THERE = "there"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A description of a target at a pin or in a source tree. All fields are empty if the target is not defined
-    there."""
+    """A description of a target at a pin or in a source tree. All fields are empty if the pin or the source tree does
+    not define the target."""
 
     kind: str = ""
     signature: str = ""
@@ -191,9 +191,10 @@ def identify(
 
     A pin is identical if every file used to answer the patches' questions is the same in `tree`. Only then are the
     lock's answers used. If some of these files differ, but all targets and answers are the same, the pin is only the
-    nearest one, and no difference is listed. Packages that are not in `tree` are ignored, because a wheel may omit
-    packages that a checkout has. `first` is the upstream's first package. Any other package in `tree` may be an
-    unrelated package with the same name.
+    nearest one, and the returned revision lists no differences. Packages that are not in `tree` are ignored, because a
+    wheel may omit packages that a checkout has. `first` is the first package of the upstream, and shows where the
+    upstream is installed. A package in another folder may be unrelated to the upstream, although it has the same name
+    as one of the upstream's packages.
     """
     # Hashing bytes is far cheaper than parsing, and the usual case, an unmodified release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock, first)]

@@ -152,7 +152,7 @@ class Evidence:
 
     @cached_property
     def is_outside(self) -> bool:
-        """Whether the part of the upstream that should contain the target is not installed here."""
+        """Whether the part of the upstream that should contain the target is not installed in this environment."""
         return not self.tree.has_part(str(self.patch.target), self.known.packages[0])
 
     def ask(self, atom: Atom) -> bool | None:
@@ -184,29 +184,29 @@ class Evidence:
 
     @cached_property
     def seems_native(self) -> bool | None:
-        """Whether upstream has the fix, according to its source, or None if the source is inconclusive."""
+        """Whether upstream already contains the patch's fix, according to upstream's source, or None if the source is
+        inconclusive."""
         return self.patch.retired_by.answer(self.ask)
 
     @cached_property
     def is_shown_native(self) -> bool:
-        """Whether conclusive answers show that upstream has the fix."""
+        """Whether conclusive answers to the patch's questions show that upstream already contains the patch's fix."""
         return bool(self.patch.retired_by.answer(self._shown)) and not self._is_emptied(Standing.NATIVE)
 
     @cached_property
     def seems_absent(self) -> bool:
-        """Whether there is nothing to patch, according to the source."""
+        """Whether there is nothing to patch, according to upstream's source."""
         return self.patch.requires is not None and self.patch.requires.answer(self.ask) is False
 
     @cached_property
     def is_shown_absent(self) -> bool:
-        """Whether conclusive answers show that there is nothing to patch."""
+        """Whether conclusive answers to the patch's questions show that there is nothing to patch."""
         requires = self.patch.requires
         return requires is not None and requires.answer(self._shown) is False and not self._is_emptied(Standing.ABSENT)
 
     def _is_emptied(self, standing: Standing) -> bool:
         """Return whether the target exists and does nothing, although it does something at every pin where the patch
-        has
-        `standing`."""
+        has `standing`."""
         if self.adds or self.known.exact or self.absence is not None:
             return False
         from ..source.reader import is_hollow
@@ -229,8 +229,8 @@ class Evidence:
 
     @cached_property
     def gone(self) -> Sequence[Absence]:
-        """The names that are missing from this tree: the target, and the subjects of the questions that therefore have
-        no answer."""
+        """The names that are missing from this tree: the target itself, and each subject whose absence leaves one of
+        the patch's questions without an answer."""
         unanswered = dict.fromkeys(atom.subject for atom in self.patch.atoms() if self.ask(atom) is None)
         found = [self.absence, *map(self._answers.absence, unanswered)]
         return [absence for absence in found if absence is not None and absence.gone]

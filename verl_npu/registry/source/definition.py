@@ -57,8 +57,8 @@ class Line:
 
 
 def outline(nodes: Iterable[ast.AST], depth: int = 0) -> list[Line]:
-    """Return one line with a hash for each statement of `nodes`, so that two revisions can be compared statement by
-    statement."""
+    """For each statement of `nodes`, return one line that contains the statement's hash, so that two revisions can be
+    compared statement by statement."""
     lines = []
     for node in nodes:
         blocks = {name: getattr(node, name) for name in BLOCKS if isinstance(getattr(node, name, None), list)}
@@ -308,9 +308,9 @@ def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
     """Return whether a wrapper that was written for the signature `known` still works if the signature of upstream's
     function is now `found`.
 
-    Each of the two arguments contains one or more signatures. Different defaults do not matter, except those of
-    parameters that have their own defaults in the wrapper (`restated`). Additional optional parameters do not matter
-    if they are at the end or keyword-only.
+    Each of the two arguments contains one or more signatures. Different defaults are ignored, except the defaults of
+    parameters that have their own defaults in the wrapper (`restated`). Additional optional parameters are ignored if
+    they are at the end or keyword-only.
     """
     return found == known or all(
         any(_fits(one, other, restated) for other in _parsed_signatures(known)) for one in _parsed_signatures(found)
@@ -397,7 +397,8 @@ _DECORATED = {
 
 
 def function_kind(node: Function) -> Kind:
-    """Return the kind of function that a definition makes. Its decorators do not matter."""
+    """Return the kind of function that a definition makes. The definition's decorators have no effect on the
+    result."""
     yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _within(node.body))
     if isinstance(node, ast.AsyncFunctionDef):
         return Kind.ASYNC_GENERATOR if yields else Kind.COROUTINE
@@ -431,10 +432,8 @@ class Definition:
 
 
 def define(nodes: Sequence[ast.stmt], constants: Mapping[str, object] = _NONE) -> Definition | None:
-    """Return the definition that results from `nodes`, which are the statements that bind a name. Return None if
-    `nodes` is empty.
-
-    `constants` are the constants of the module. Default values may refer to them.
+    """Return the definition that results from `nodes`, the statements that bind a name, or None if `nodes` is empty.
+    `constants` are the constants of the module, which default values may refer to.
     """
     if not nodes:
         return None

@@ -15,11 +15,11 @@ _MAKES_NAMES = (b"import *", b"__getattr__", b"sys.modules[", b"globals()")
 
 
 def _glance(data: bytes, names: Sequence[str]) -> bool | None:
-    """Return whether a module binds `names[0]`, which is a class that binds `names[1]`, and so on. Return None if only
-    parsing can tell.
+    """Return whether a module binds `names[0]`, which is a class that binds `names[1]`, and so on, or None if the text
+    must be parsed to decide this.
 
-    The answer is yes only for a `def` or `class` at the beginning of a line. It is no only if the text never contains
-    a name.
+    The result is True only for a `def` or `class` at the beginning of a line. It is False only if the text does not
+    contain `names[0]` and no code that might create this name.
     """
     if names[0].encode() not in data:
         return None if any(mark in data for mark in _MAKES_NAMES) else False

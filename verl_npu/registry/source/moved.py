@@ -47,7 +47,8 @@ def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str],
 
 
 def similarity(one: Body, other: Body) -> float:
-    """Return the share of statements that two bodies have in common, from 0 to 1. The order does not matter."""
+    """Return the share of statements that two bodies have in common, from 0 to 1. The order of the statements is
+    ignored."""
     kept = sum((Counter(one) & Counter(other)).values())
     return kept / max(len(one), len(other), 1)
 

@@ -44,7 +44,8 @@ class Probe(ABC):
 
 
 class Atom(Probe):
-    """A single question about one subject. All probes are composed of such questions."""
+    """A probe that asks a single question about one subject (a target or a module). All probes are composed of
+    atoms."""
 
     __slots__ = ()
     target: str
@@ -56,14 +57,14 @@ class Atom(Probe):
 
     @property
     def id(self) -> str:
-        """The key that identifies the question in a lock. The key consists of the kind and the values of the question,
-        not of its wording."""
+        """The key that identifies this atom in a lock. The key is built from the atom's class and the values of its
+        fields, not from the wording of its question."""
         values = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]  # type: ignore[arg-type]
         return " ".join([type(self).__name__, *(f"{name}={value}" for name, value, usual in values if value != usual)])
 
     @abstractmethod
     def holds(self, tree: SourceTree) -> bool:
-        """Return whether the answer to the question is yes. If the subject does not exist, return False."""
+        """Return whether the answer to this atom's question is yes. If the subject does not exist, return False."""
 
     def unread(self, tree: SourceTree) -> str:
         """Return the reason why the answer "no" is unreliable for a subject that exists, or an empty string if this
@@ -71,12 +72,12 @@ class Atom(Probe):
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Return whether the answer "no" is conclusive on its own. The answer is conclusive if the code has only one
-        way to do what the question asks about."""
+        """Return whether the answer "no" is conclusive on its own. The answer is conclusive if code can do the thing
+        that this atom looks for in only one way."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Return whether the answer "yes" is conclusive on its own."""
+        """Return whether this question's answer "yes" is conclusive without evidence from another question."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:
@@ -91,7 +92,7 @@ Ask = Callable[[Atom], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Defines(Atom):
-    """The question of whether the source defines `target`."""
+    """A probe that asks whether the source defines `target`."""
 
     target: str
 
@@ -109,7 +110,8 @@ class Defines(Atom):
 
 @dataclass(frozen=True, slots=True)
 class IsRemote(Atom):
-    """A decorator makes the class `target` remote. No class can be derived from a remote class."""
+    """A probe that asks whether a decorator makes the class `target` remote. No class can be derived from a remote
+    class."""
 
     target: str
 
@@ -123,8 +125,8 @@ class IsRemote(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Calls(Atom):
-    """The question of whether the code calls `function`. A call matches if the called name is `function`, or a dotted
-    name that ends with `function`."""
+    """A probe that asks whether the code calls `function`. A call matches if the called name is `function`, or a
+    dotted name that ends with `function`."""
 
     target: str
     function: str
@@ -157,10 +159,10 @@ class Calls(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Passes(Atom):
-    """The question of whether a call or a dictionary entry sets `keyword` to the required value. The required value is
-    a constant, or a setting that the code looks up.
+    """A probe that asks whether a call or a dictionary entry sets `keyword` to the required value. The required value
+    is a constant, or a setting that the code looks up.
 
-    The search for constants follows local names, names of the module or class, and defaults of parameters.
+    To find constants, the probe resolves local names, names that the module or class defines, and parameter defaults.
     """
 
     target: str
@@ -205,8 +207,8 @@ class Passes(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Takes(Atom):
-    """The target has a parameter `parameter`. If `default` is given, the parameter has that constant as its
-    default."""
+    """A probe that asks whether the target has a parameter `parameter`. If `default` is given, this constant must be
+    the parameter's default."""
 
     target: str
     parameter: str
@@ -232,7 +234,7 @@ class Takes(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Imports(Atom):
-    """The question of whether the code imports `name`, which is a module or a name that a module defines. The import
+    """A probe that asks whether the code imports `name`, which is a module or a name that a module defines. The import
     may be relative or use an alias."""
 
     target: str
@@ -256,7 +258,7 @@ class Imports(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Imported(Atom):
-    """Some module of a package imports `name`, which is a full dotted name."""
+    """A probe that asks whether any module of a package imports `name`, which is a full dotted name."""
 
     package: str
     name: str
@@ -281,7 +283,7 @@ class Imported(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Raises(Atom):
-    """The question of whether the code raises `exception` under a condition that uses the name `when`."""
+    """A probe that asks whether the code raises `exception` under a condition that uses the name `when`."""
 
     target: str
     exception: str
@@ -302,7 +304,7 @@ class Raises(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Reads(Atom):
-    """The question of whether the code reads `name`: as a variable, as an attribute, or as a string with this
+    """A probe that asks whether the code reads `name`: as a variable, as an attribute, or as a string with this
     value."""
 
     target: str
@@ -317,7 +319,7 @@ class Reads(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Sets(Atom):
-    """The question of whether the code assigns an attribute whose dotted name ends with `place`."""
+    """A probe that asks whether the code assigns an attribute whose dotted name ends with `place`."""
 
     target: str
     place: str
@@ -343,7 +345,7 @@ def _ends_with(name: str, end: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assigns(Atom):
-    """The question of whether an upstream module that patches other packages assigns `target`, according to the
+    """A probe that asks whether an upstream module that patches other packages assigns `target`, according to the
     module's source.
 
     Whether the assignment takes effect is checked in the running process. Until then, a patch that is retired by this
@@ -359,7 +361,7 @@ class Assigns(Atom):
 
     @property
     def place(self) -> str:
-        """The full dotted name of the target, as written in the assignments of the upstream module."""
+        """The full dotted name of the target, in the form that the upstream module uses when it assigns the target."""
         return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:
@@ -432,7 +434,8 @@ class AllOf(_Several):
 
 @dataclass(frozen=True, slots=True)
 class Never(Probe):
-    """No change in upstream can retire the patch. `reason` says why."""
+    """A probe whose answer is always no, because no change in upstream can retire the patch. `reason` gives the
+    reason."""
 
     reason: str
 

@@ -88,16 +88,16 @@ class Mark:
         return f"{text} from outside" if self.outside else text
 
     def concerns(self, path: str) -> bool:
-        """Return whether this statement binds `path`. If the statement's own path ends with `*`, the statement binds
-        all direct members of the owner."""
+        """Return whether this statement binds `path`. A statement whose own path is `X.*` binds every direct member of
+        `X`."""
         owner = self.path.removesuffix("*")
         return self.path == path or (owner != self.path and path.rpartition(".")[0] == owner.removesuffix("."))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The body of a `try` statement, a module, or a function. If a step fails, execution leaves the innermost block
-    that catches the step's error."""
+    """The body of a `try` statement, a module, or a function. If a step raises an error, execution leaves the
+    innermost `try` block that catches the error, or else the outermost block: the module or the function."""
 
     number: int
     catches: frozenset[str] = frozenset()
@@ -153,8 +153,9 @@ class Facts:
         return fingerprint(self.parts)
 
     def ends(self, qualname: str) -> tuple[str, ...]:
-        """Return descriptions of the objects that `qualname` may refer to after the import. If `qualname` is inside a
-        class, the result also describes that class, unless a class statement is the only definition of the class."""
+        """Return descriptions of the objects that the name `qualname` may refer to after its module has been imported.
+        If `qualname` is inside a class, the result also describes that class. The class is omitted if its only
+        definition is a class statement."""
         parts = qualname.split(".")
         found: list[str] = []
         for length in range(1, len(parts) + 1):
@@ -211,14 +212,14 @@ def _read_body(subject: str, tree: SourceTree) -> Facts:
 
 
 def read_import(module: str, tree: SourceTree) -> Facts:
-    """Read what the import of a module does: to the module's names, and to other packages. Raises SourceError if the
-    module cannot be parsed."""
+    """Read how the import of a module changes the module's names and other packages. Raises SourceError if the module
+    cannot be parsed."""
     return tree.recall(("import", module), lambda: _read_import(PatchModule(module), tree, beyond=False))
 
 
 def read_patches(module: PatchModule, tree: SourceTree) -> Facts:
-    """Read what a module does when it is imported, and when the functions in its `calls` are called. Raises
-    SourceError if the module cannot be parsed."""
+    """Read how a module changes its names and other packages when it is imported, and when the functions in its
+    `calls` are called. Raises SourceError if the module cannot be parsed."""
     return tree.recall(("import", module), lambda: _read_import(module, tree, beyond=True))
 
 
@@ -734,8 +735,8 @@ class Reader:
             self._step(f"{place}.{name}", ast.unparse(value), value, at)
 
     def _items(self, node: ast.expr, scope: Scope) -> list[ast.expr] | None:
-        """Return the elements of a literal list, tuple, or set, or the pairs of a literal dictionary. Return None for
-        other values."""
+        """Return the elements of a literal list, tuple, or set, the pairs of a literal dictionary, or None for other
+        values."""
         view = ""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
             view = node.func.attr

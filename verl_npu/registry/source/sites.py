@@ -28,7 +28,7 @@ _RARE = 12
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """How one piece of code uses a target. The names of local variables do not matter."""
+    """How one piece of code uses a target. Sites that differ only in the names of local variables are equal."""
 
     uses: int = 0
     bare: int = 0
@@ -41,7 +41,7 @@ class Site:
     """Whether the site is a method of a derived class that overrides the target."""
 
     def reaches_as(self, known: Site) -> bool:
-        """Return whether every effect that the target has at the site `known` also occurs at this site."""
+        """Return whether the target has at least the same effects at this site as at the site `known`."""
         more = Counter(self.conditions) - Counter(known.conditions)
         return self.uses >= known.uses and self.bare >= known.bare and self.again <= known.again and not more
 

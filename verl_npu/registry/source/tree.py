@@ -112,8 +112,8 @@ class Memory:
         return tree
 
     def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
-        """Return the cached result for `key`, or call `find` for it. The key contains the question and the content of
-        the file."""
+        """Return the cached result for `key`, or call `find` to compute it. The key must contain everything that the
+        result depends on: the query, and the content of the file that is searched."""
         if key not in self._facts:
             self._facts[key] = find()
         return self._facts[key]  # type: ignore[return-value]  # each key always has the same type of fact
@@ -174,12 +174,12 @@ class SourceTree:
         return ", ".join(map(str, paths_of(self._folders.get(package))))
 
     def has_part(self, subject: str, beside: str) -> bool:
-        """Return whether this tree has the part of an upstream that contains `subject`, or that would contain
-        `subject` if it existed. A part is a module or a folder directly inside a top-level package.
+        """Return whether this tree has the part of an upstream in which `subject` is defined, or would be defined if
+        `subject` existed. A part is a module or a folder directly inside a top-level package.
 
-        `beside` is the first package of the upstream. Any other package may be an unrelated one with the same name. If
-        such a package is not in the same folder as the first package, this method returns True only if the part exists
-        in the package.
+        `beside` is the first package of the upstream. A package that is not in the same folder as `beside` may be an
+        unrelated package with the same name. For such a package, this method returns True only if the package contains
+        the part.
         """
         package, _, rest = subject.partition(":")[0].replace("/", ".").partition(".")
         key = (package, rest.partition(".")[0], beside)
@@ -277,8 +277,8 @@ class SourceTree:
         return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def origins(self, target: Target) -> list[Target]:
-        """For each `from source import name` that binds the target in the target's own module, return the imported
-        name."""
+        """Return the full names that the target's module imports to define the target. For `from source import name`,
+        this is `source.name`."""
         found = []
         for node in self.nodes(target) if target.package in self else ():
             if isinstance(node, ast.ImportFrom):
@@ -307,8 +307,8 @@ class SourceTree:
                 waiting += self.origins(one)
 
     def meaning(self, target: Target) -> list[ast.stmt]:
-        """Return all statements that bind the target's name, in the target's own module and in the modules that it is
-        imported from."""
+        """Return all statements that bind the target's name, in the target's own module and in the modules from which
+        that module imports the target."""
         return [node for one in self.chain(target) for node in self.nodes(one)]
 
     def _package_of(self, module: str, level: int) -> list[str]:
@@ -388,8 +388,8 @@ class SourceTree:
                 yield f"{package}.{name}"
 
     def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
-        """Return the cached result for `key`, or call `find` for it. Use this for answers that need more than one
-        file."""
+        """Return the cached result for `key`, or call `find` to compute it. Use this method for results that depend on
+        more than one file."""
         if key not in self._facts:
             self._facts[key] = find()
         return self._facts[key]  # type: ignore[return-value]  # each key always has the same type of fact
@@ -408,8 +408,8 @@ class SourceTree:
             raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
-        """Return a fingerprint of `target` that does not depend on wording, such as log messages or names of local
-        variables. Return an empty string if the target does not exist."""
+        """Return a fingerprint of `target`, or an empty string if the target does not exist. The fingerprint does not
+        depend on wording, such as log messages or names of local variables."""
         nodes = self.nodes(target)
         return meaning_fingerprint(nodes) if nodes else ""
 

@@ -35,6 +35,16 @@ def said(
     return answer(PROGRAM, *words, folder=folder, by=later, **variables)
 
 
+def transformers(later: str, step: str, issue: str, folder: Path, release: str = "") -> dict[str, Any]:
+    """Do a step of transformers_layers.py with a release, or else with the installed one."""
+    path = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"), f"transformers-{release}")
+    if release and not path.is_dir():
+        pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {path.name}")
+    variables = {"PYTHONPATH": str(path)} if release else {}
+    program = Path(__file__).with_name("transformers_layers.py")
+    return answer(program, step, issue, str(folder), folder=folder, by=later, **variables)
+
+
 @pytest.mark.parametrize(
     ("kind", "dtype", "strategy", "parallel"),
     [
@@ -169,18 +179,31 @@ def test_a_fault_of_released_transformers_is_found_and_its_fix_is_as_expected(
     later: str, issue: str, releases: tuple[str, str], side: str, operator: str, cause: dict[str, str], tmp_path: Path
 ) -> None:
     """The reference is the trainer's transformers. So a fault of an operator itself is seen in the engine."""
-    program = Path(__file__).with_name("transformers_layers.py")
-    answer(program, "answer", issue, str(tmp_path), folder=tmp_path, by=later)
-    found = []
-    for release in releases:
-        path = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"), f"transformers-{release}")
-        if not path.is_dir():
-            pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {path.name}")
-        variables = {"PYTHONPATH": str(path)}
-        found.append(answer(program, "compare", issue, str(tmp_path), folder=tmp_path, by=later, **variables))
-    before, after = found
+    transformers(later, "answer", issue, tmp_path)
+    before, after = (transformers(later, "compare", issue, tmp_path, release) for release in releases)
     assert (before["first"]["side"], before["first"]["operator"]) == (side, operator)
     assert before["cause"] == cause
+    assert after["first"] is None
+
+
+@pytest.mark.parametrize(
+    ("issue", "releases", "operator"),
+    [
+        ("transformers#45513", ("5.6.0", "5.7.0"), "layers.0.linear_attn.delta_rule"),
+        ("transformers#42508", ("4.57.6", "5.0.0"), "layers.0.self_attn.rotary"),
+    ],
+)
+def test_a_fault_of_released_transformers_that_depends_on_chunks_is_found_and_its_fix_is_as_expected(
+    later: str, issue: str, releases: tuple[str, str], operator: str, tmp_path: Path
+) -> None:
+    found = []
+    for release in releases:
+        (tmp_path / release).mkdir()
+        transformers(later, "answer", issue, tmp_path / release, release)
+        found.append(transformers(later, "compare", issue, tmp_path / release))
+    before, after = found
+    assert (before["first"]["side"], before["first"]["operator"]) == ("engine", operator)
+    assert before["cause"]["reason"] == "chunked prefill"
     assert after["first"] is None
 
 

@@ -1,7 +1,8 @@
 """answer ISSUE FOLDER, compare ISSUE FOLDER: the layers of two releases of transformers for a reported fault.
 
-`answer` makes a small random model, and records this release's answers with a cache. `compare` computes the same
-tokens in another release without a cache, as a trainer does, and prints one line of JSON."""
+`answer` makes a small random model, and records this release's answers with a cache. If the fault depends on chunks,
+it records how this release reads prompts in chunks. `compare` computes the same tokens in another release without a
+cache, as a trainer does, and prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -9,14 +10,23 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+from verl_npu_workbench.layers.causes import Reason
 from verl_npu_workbench.layers.comparing import compare, content
 from verl_npu_workbench.layers.computing import _load, generated
-from verl_npu_workbench.layers.recording import Recording, record
-from vllm_ascend_layers import YARN, change, make
+from verl_npu_workbench.layers.recording import Batch, Recorder, Recording, record, recorded
+from vllm_ascend_layers import YARN, change, make, make_in
 
-LENGTHS, NEW = (72, 7, 140), 12
+LENGTHS, NEW, CHUNK = (72, 7, 140), 12, 64
+IN_CHUNKS = {
+    # The convolution and the delta rule of a later chunk begin with zeros.
+    "transformers#45513": "qwen3_5",
+    # Without positions, those of a later chunk begin with 0.
+    "transformers#42508": "qwen2_5_vl",
+}
+"""Faults that depend on chunks, and the models that show them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +66,42 @@ def make_reported(fault: Reported, folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+def read(model: Any, prompts: list[list[int]], size: int) -> Recording:
+    """Record how a model reads prompts in chunks of a size."""
+    recorder = Recorder()
+    with torch.no_grad(), recorded(model, recorder):
+        for row, prompt in enumerate(prompts):
+            cache = None
+            for begin in range(0, len(prompt), size):
+                part = prompt[begin : begin + size]
+                recorder.begin([(row, at) for at in range(begin, begin + len(part))])
+                cache = model(input_ids=torch.tensor([part]), past_key_values=cache, use_cache=True).past_key_values
+    # A token that no model reads follows each prompt.
+    return recorder.recording(Batch(tuple((*each, 0) for each in prompts), tuple(map(len, prompts))), model.dtype)
+
+
 def main() -> None:
     """Answer, or compare and print."""
     step, issue, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     torch.set_num_threads(1)
     if step == "answer":
-        make_reported(REPORTED[issue], folder / "model")
+        if issue in IN_CHUNKS:
+            make_in(IN_CHUNKS[issue], "float32", folder / "model")
+        else:
+            make_reported(REPORTED[issue], folder / "model")
     model = _load({"engine": {"model": str(folder / "model")}}, torch.float32, "sdpa")
     if step == "answer":
         prompts = [[5 + (7 * n + row) % 500 for n in range(length)] for row, length in enumerate(LENGTHS)]
-        made = generated(model, prompts, NEW, 1.0)
-        torch.save((made.batch, dict(made.values)), folder / "engine.pt")
+        whole = [read(model, prompts, size) for size in (CHUNK, max(LENGTHS))] if issue in IN_CHUNKS else []
+        made = whole or [generated(model, prompts, NEW, 1.0)]
+        torch.save([(each.batch, dict(each.values)) for each in made], folder / "engine.pt")
         print("ANSWER {}")
         return
-    batch, values = torch.load(folder / "engine.pt", weights_only=False)
-    engine = Recording(batch, model.dtype, values)
-    print("ANSWER " + json.dumps(content(compare(model, record(model, batch), engine), [])))
+    engine, *whole = (
+        Recording(batch, model.dtype, values) for batch, values in torch.load(folder / "engine.pt", weights_only=False)
+    )
+    again = dict(zip((Reason.CHUNKS,), whole, strict=False))
+    print("ANSWER " + json.dumps(content(compare(model, record(model, engine.batch), engine, None, again), [])))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """KIND DTYPE TENSOR_PARALLEL FAULT FOLDER [KEY=JSON …]: `verl-npu compare --layers` with the real vllm-ascend on
 virtual NPUs; prints one line of JSON. FAULT is a fault of the engine: none, base, epsilon, weight, temperature,
 yarn for a model with this scaling, or a class of vllm_ascend_seeds. With _ep after KIND, each rank has whole experts.
-The rest are rollout settings."""
+The rest are rollout settings, and `strategy` is the trainer's. Without it, transformers takes the trainer's place."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def change(folder: Path, changes: dict[str, object]) -> None:
 def main() -> None:
     """Compare, and print."""
     import torch
-    from verl_npu_workbench.jobs.keys import PATH, ROLLOUT, STRATEGY
+    from verl_npu_workbench.jobs.keys import ACTOR, PATH, ROLLOUT, STRATEGY
     from verl_npu_workbench.jobs.settings import Settings
     from verl_npu_workbench.layers.running import compare_layers
 
@@ -91,8 +91,9 @@ def main() -> None:
     if hasattr(vllm_ascend_seeds, fault):
         rollout["engine_kwargs.vllm.worker_extension_cls"] = f"vllm_ascend_seeds.{fault}"
     os.environ["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
-    # Only transformers computes the trainer; test_trainer_layers.py has verl's own.
-    settings = {PATH: str(made), STRATEGY: "none", **{f"{ROLLOUT}.{key}": value for key, value in rollout.items()}}
+    settings = {PATH: str(made), STRATEGY: rollout.pop("strategy", "none")}
+    settings[f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"] = dtype
+    settings |= {f"{ROLLOUT}.{key}": value for key, value in rollout.items()}
     print("ANSWER " + json.dumps(compare_layers(Settings(settings), folder)))
 
 

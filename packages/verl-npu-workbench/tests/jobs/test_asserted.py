@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.jobs.asserted import WORLD, refused, refused_sections
+from verl_npu_workbench.jobs.asserted import WORLD, made, refused
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.jobs.values import instance, section
 
@@ -142,7 +142,9 @@ def test_a_method_that_is_not_followed_changes_what_it_assigns(tree: SourceTree)
 
 def test_a_frozen_object_keeps_what_is_not_set(tree: SourceTree) -> None:
     settings = Settings({"one._target_": "verl.worker.Config", "one.size": 2})
-    assert list(refused_sections(settings, ["one"], tree)) == [("one", "only one")]
+    said: list[str] = []
+    made(settings, "one", tree, said)
+    assert said == ["only one"]
 
 
 SICE = ["unexpected keyword argument 'sice'"]
@@ -155,7 +157,8 @@ def test_a_field_is_unknown_if_all_of_a_class_is_known(kind: str, said: list[str
     settings = Settings(
         {"one._target_": f"verl.worker.{kind}", "one.sice": 1, "one.zise": 1, "one._convert_": "all", "other": 1}
     )
-    found = [message for _key, message in refused_sections(settings, ["one"], tree)]
+    found: list[str] = []
+    made(settings, "one", tree, found)
     assert [each.partition("got an ")[2] for each in found] == said
 
 
@@ -175,8 +178,11 @@ REGISTERED = {
     "by another name of the class": ('@Sub.register("new")', []),
     "by the name of a module": ('@verl.parts.Registry.register("new")', []),
     "by a keyword": ('@Registry.register(name="new")', []),
+    "by a keyword with another name": ('@Sub.register(name="newer")', ["no new in ['newer', 'one', 'other']"]),
     "by something": ('@elsewhere().register("new")', []),
     "elsewhere": ('@elsewhere.Registry2.register("new")', ["no new in ['one', 'other']"]),
+    "in a function": ("def f():\n    from elsewhere import E\n    E.register('new')", ["no new in ['one', 'other']"]),
+    "in an object": ("made = elsewhere.make()\nmade.register('new')", ["no new in ['one', 'other']"]),
     "in another registry": ('@Dispatch.register("new")', ["no new in ['one', 'other']"]),
 }
 
@@ -189,9 +195,66 @@ def test_a_name_may_be_registered_in_several_ways(by: str, said: list[str], tree
     assert list(refused(Target("verl.parts", "Registry.new"), ["new"], tree)) == said
 
 
+def test_a_registry_is_read_apart_from_the_function_that_asks(tree: SourceTree, tmp_path: Path) -> None:
+    asks = "from .parts import Registry\n\ndef ask(name):\n    assert name in Registry._parts, name\n    Registry2 = 1"
+    (tmp_path / "verl" / "asks.py").write_text(asks)
+    more = "from .parts import Registry as Registry2\n\n@Registry2.register('two')\nclass Two: ..."
+    (tmp_path / "verl" / "more.py").write_text(more)
+    said = list(refused(Target("verl.asks", "ask"), ["another"], tree))
+    assert said == ["another"]
+
+
+ENGINES = """
+class Engines:
+    _engines = {}
+
+    @classmethod
+    def register(cls, kind, backend, device="npu"):
+        def add(engine):
+            if kind not in cls._engines:
+                cls._engines[kind] = {}
+            for each in backend if isinstance(backend, list) else [backend]:
+                cls._engines[kind][each] = engine
+            return engine
+        return add
+
+    @classmethod
+    def get(cls, kind, backend):
+        assert kind in cls._engines, f"no {kind}"
+        assert backend in cls._engines[kind], f"no {backend} in {sorted(cls._engines[kind])}"
+
+@Engines.register(kind="actor", backend=["one", "two"])
+class Engine: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "said"),
+    [
+        ("actor", "two", []),
+        ("actor", "three", []),
+        ("critic", "three", []),
+        ("critic", "one", ["no one in ['three']"]),
+        ("actor", "four", ["no four in ['one', 'three', 'two']"]),
+        ("reward", "one", ["no reward"]),
+    ],
+)
+def test_a_registry_of_registries_has_the_names_of_all_modules(
+    kind: str, backend: str, said: list[str], tree: SourceTree, tmp_path: Path
+) -> None:
+    (tmp_path / "verl" / "engines.py").write_text(ENGINES)
+    more = "from .engines import Engines\n\n@Engines.register(backend='three', kind='{}')\nclass More: ..."
+    for each in ("actor", "critic"):
+        (tmp_path / "verl" / f"more_of_{each}.py").write_text(more.format(each))
+    assert list(refused(Target("verl.engines", "Engines.get"), [kind, backend], tree))[:1] == said
+
+
 FOLLOWED: Mapping[str, tuple[str, str]] = {
     "a text beside a number": ("if config.text > 0: pass", "TypeError: '>' not supported between instances of"),
-    "a text beside an unknown number": ("assert elsewhere.steps() >= config.text", "TypeError: 'ten' is no number"),
+    "a text beside an unknown number": (
+        "assert elsewhere.steps() >= config.text",
+        "TypeError: upstream compares the text 'ten' with a number",
+    ),
     "a text as a number": ("int(config.text)", "ValueError: invalid literal for int() with base 10: 'ten'"),
     "a list that is too short": ("int(config.one[1])", "IndexError: list index out of range: config.one[1]"),
     "too few values": ("first, second = config.one", "ValueError: expected 2 values, got 1: (first, second)"),
@@ -199,8 +262,15 @@ FOLLOWED: Mapping[str, tuple[str, str]] = {
     "a division by nothing": ("int(len(elsewhere.rows()) // config.zero)", "ZeroDivisionError: division by zero"),
     "a name without a value": (
         "if config.zero: folder = 1\n    int(folder)",
-        "UnboundLocalError: a variable without a value: folder",
+        "UnboundLocalError: cannot access local variable 'folder' where it is not associated with a value: folder",
     ),
+    "a member of an enumeration": (
+        "assert changing.Mode.TEN == config.text, 'a member is no text'",
+        "a member is no text",
+    ),
+    "the value of a member": ("assert changing.Mode.TEN.value == config.text\n    assert config.zero", "config.zero"),
+    "a member that is a text": ("assert changing.Text.TEN == config.text\n    assert config.zero", "config.zero"),
+    "a list of upstream's": ("assert isinstance([config.ten], list)\n    assert config.zero", "config.zero"),
     "a context": ("with elsewhere.timer() as timer: assert config.zero", "config.zero"),
     "a loop over batches": ("for batch in elsewhere.batches():\n        assert config.zero", "config.zero"),
     "a loop over many": ("for epoch in range(1000):\n        assert config.zero", "config.zero"),
@@ -257,6 +327,8 @@ UNFOLLOWED_ERRORS = {
     "a class that others make": "checks.Wrapped()",
     "a module with names that nobody knows": "getattr(importlib.import_module('own_checks'), 'Other')",
     "a configuration's list": "assert not isinstance(config.one, list)",
+    "a list in a configuration's list": "assert not isinstance(config.many[0], list)",
+    "a part of a configuration's list": "assert not isinstance(config.one[:], list)",
     "what may have come before": "state = None\n    if elsewhere.known(): return\n    state.lower()",
     "a package that is not here": "importlib.import_module('no_such_package.optim')",
     "a generator": "list(changing.rows())",
@@ -299,6 +371,9 @@ UNBOUND = {
     "a long path": f"os.path.exists('/{'a' * 300}.py')",
     "deep loops": "changing.deep()",
     "a huge list": "list(range(100_000_000))",
+    "a huge text": "assert not 'a' * 10_000_000_000",
+    "a text that doubles": "text = 'a'\n    for each in range(64): text = text + text\n    assert not text",
+    "a number that squares": "number = 10\n    for each in range(64): number = number * number\n    assert not number",
 }
 CHANGED = """
 import elsewhere
@@ -346,6 +421,9 @@ class Sizes:
     size: int = 0
 
 class Mode(Enum):
+    TEN = "ten"
+
+class Text(str, Enum):
     TEN = "ten"
 
 class Group:
@@ -420,6 +498,7 @@ def said_of(body: str, tree: SourceTree, tmp_path: Path) -> list[str]:
         "zero": 0,
         "ten": 1,
         "one": [0.9],
+        "many": [[1]],
         "nothing": None,
         "file": str(tmp_path / "mine.py"),
         "bad": str(tmp_path / "bad.py"),

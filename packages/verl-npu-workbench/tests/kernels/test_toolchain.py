@@ -22,7 +22,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.skipif(sys.version_info[:2] not in ((3, 10), (3, 11)), reason="triton-ascend has no release for it")
 def test_without_wheels_and_network_the_error_says_how_to_get_them(tmp_path: Path, elsewhere: Path) -> None:
     (tmp_path / "wheels").mkdir()
-    with pytest.raises(CommandError, match=r"triton-ascend 3\.2\.0 with .*pip download --no-deps.* --wheels wheels"):
+    with pytest.raises(CommandError, match=r"triton-ascend 3\.2\.0 with .*pip download --no-deps.* `--wheels wheels`"):
         toolchain.prepare(PAIRS[0], wheels=tmp_path / "wheels")
     assert not list(elsewhere.glob("compilers/*"))
 

@@ -11,8 +11,9 @@ import torch
 from verl_npu_workbench.layers.causes import Reason, Sampling
 from verl_npu_workbench.layers.comparing import Comparison, Side, compare
 from verl_npu_workbench.layers.recording import Recording, record
+from verl_npu_workbench.layers.reference import causal
 
-from .models import BATCH, answer, answer_padded, causal, make, only, replaced
+from .models import BATCH, answer, answer_padded, make, only, replaced
 
 R = Reason
 Given = tuple[Recording, Mapping[Reason, Recording]]
@@ -88,9 +89,7 @@ def base(value: float, size: int) -> Callable[[Any], None]:
     return lambda model: setattr(model.model.rotary_emb, "inv_freq", frequencies(value, size))
 
 
-edited("base 1e6", "qwen2", ROTARY, R.BASE, base(1e6, 16))
 edited("base 5e5 in bfloat16", "qwen3", ROTARY, R.BASE, base(5e5, 32), dtype=torch.bfloat16)
-edited("base 1e7", "qwen3_moe", ROTARY, R.BASE, base(1e7, 32))
 edited("base of latent attention", "deepseek_v3", ROTARY, R.BASE, base(1e6, 16))
 edited("base in the trainer", "qwen3", ROTARY, R.BASE, base(2e6, 32), side=Side.TRAINER)
 
@@ -102,7 +101,6 @@ def slower(factor: float) -> Callable[[Any], None]:
     return edit
 
 
-edited("linear scaling by 4", "qwen2", ROTARY, R.SCALING, slower(4))
 edited("linear scaling by 8 in bfloat16", "qwen3", ROTARY, R.SCALING, slower(8), dtype=torch.bfloat16)
 edited(
     "no factor of yarn",
@@ -147,7 +145,6 @@ def with_neighbours(model: Any) -> Recording:
         return answer(model)
 
 
-fault("layout", "qwen2", ROTARY, R.LAYOUT)(with_neighbours)
 fault("layout in bfloat16", "qwen3", ROTARY, R.LAYOUT, dtype=torch.bfloat16)(with_neighbours)
 edited(
     "layout of latent attention",
@@ -196,13 +193,6 @@ edited(
     epsilon("model.layers.0.self_attn.q_norm", 1e-3),
 )
 edited(
-    "epsilon of a later norm",
-    "qwen2",
-    "layers.1.post_attention_layernorm",
-    R.EPSILON,
-    epsilon("model.layers.1.post_attention_layernorm", 1e-5),
-)
-edited(
     "large epsilon in bfloat16",
     "deepseek_v3",
     "layers.0.self_attn.kv_a_layernorm",
@@ -222,7 +212,6 @@ def scale(value: float) -> Callable[[Any], None]:
     return edit
 
 
-edited("scale 1 / d", "qwen2", ATTENTION, R.SCALE, scale(1 / 16))
 edited("scale of another size in bfloat16", "qwen3", ATTENTION, R.SCALE, scale(16**-0.5), dtype=torch.bfloat16)
 edited("scale without rotary dimensions", "deepseek_v3", ATTENTION, R.SCALE, scale(32**-0.5))
 fault("not causal", "qwen2", ATTENTION, R.MASK)(
@@ -261,7 +250,6 @@ edited(
     stale("model.embed_tokens.weight"),
     dtype=torch.bfloat16,
 )
-edited("stale norm", "qwen3", "norm", R.WEIGHT, stale("model.norm.weight"))
 edited("stale router", "qwen3_moe", "layers.1.mlp.gate", R.WEIGHT, stale("model.layers.1.mlp.gate.weight"))
 edited(
     "stale latent projection",
@@ -344,7 +332,6 @@ def drop(path: str) -> Callable[[Any], None]:
     return lambda model: setattr(part(model, path), "bias", None)
 
 
-edited("no bias of queries", "qwen2", "layers.0.self_attn.q_proj", R.BIAS, drop("model.layers.0.self_attn.q_proj"))
 edited(
     "no bias of values in bfloat16",
     "qwen2",

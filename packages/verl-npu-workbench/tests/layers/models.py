@@ -19,6 +19,7 @@ from verl_npu_workbench.layers.recording import (
     recorded,
     weights_of,
 )
+from verl_npu_workbench.layers.reference import causal
 
 Allowed = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -102,10 +103,6 @@ def _batch() -> Batch:
 
 
 BATCH = _batch()
-
-
-def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    return (rows[:, None] == rows) & (places[:, None] >= places)
 
 
 def answer(

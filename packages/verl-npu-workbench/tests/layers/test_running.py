@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 from verl_npu_workbench.jobs.settings import Settings
-from verl_npu_workbench.layers import running, vllm
+from verl_npu_workbench.layers import EXCHANGED, running, vllm
 from verl_npu_workbench.layers.running import compare_layers
 
 from verl_npu.errors import RolloutError
 from verl_npu.registry.source.tree import SourceTree
+
+from .models import make
 
 ROLLOUT = "actor_rollout_ref.rollout"
 GOOD = {"first": None, "cause": None, "not_shown": []}
@@ -27,21 +30,25 @@ EXPLAINED = {**BAD, "cause": {"reason": "rotary base", "said": ""}}
 class Programs:
     """The programs of a comparison, which write results and compute nothing."""
 
-    def __init__(self, results: Sequence[dict[str, Any]], *broken: str) -> None:
+    def __init__(self, results: Sequence[dict[str, Any]], *broken: str, npus: int = 1) -> None:
         self.results = list(results)
+        self.npus = npus
         self.broken = broken
         self.engines: list[tuple[str, dict[str, Any]]] = []
         self.prompts: list[list[int]] = []
 
-    def __call__(self, folder: Path, variables: object, module: str, *words: str) -> None:
-        if module.endswith("vllm"):
-            if folder.name in self.broken:
+    def __call__(self, folder: Path, variables: object, what: str, module: str, *words: str) -> None:
+        if module == "vllm":
+            name = EXCHANGED[int(folder.name)] if folder.name.isdecimal() else ""
+            if name in self.broken:
                 raise RolloutError(subject="the engine", expected="a recording", found="nothing", fix="none")
             asked = json.loads((folder / "ask.json").read_text())
             self.prompts = asked["prompts"]
-            self.engines.append((folder.name, asked["engine"]))
-        elif words == ("compare",):
-            (folder / "comparison.json").write_text(json.dumps(self.results.pop(0)))
+            self.engines.append((name, asked["engine"]))
+        elif words == ("prepare",):
+            (folder / "ask.json").write_text(json.dumps({"npus": self.npus, "weights": {}}))
+        else:
+            (folder / "comparison.pickle").write_bytes(pickle.dumps(self.results.pop(0)))
 
 
 @pytest.fixture
@@ -118,6 +125,7 @@ def test_the_engine_has_the_settings_of_the_script(path: Path, monkeypatch: pyte
     (_, eager), (_, graphs) = programs.engines
     assert eager["enable_expert_parallel"]
     assert eager["additional_config"] == {"a": {"b": 1}}
+    assert eager["num_gpu_blocks_override"] == 64
     assert "compilation_config" not in eager
     assert graphs["compilation_config"] == {"cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [1, 2, 4]}
 
@@ -132,8 +140,8 @@ def test_another_setting_with_which_the_engine_fails_is_not_shown(path: Path, mo
 
 
 def test_settings_that_are_not_computed_are_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_npus", lambda: 2)
-    made = compared(path, Programs([GOOD]), monkeypatch, quantization="fp8", tensor_model_parallel_size=4)
+    programs = Programs([GOOD], npus=2)
+    made = compared(path, programs, monkeypatch, quantization="fp8", tensor_model_parallel_size=4)
     assert made["not_shown"][1:] == [
         "the engine's tensor parallelism 4: computed with 1, because this machine has 2 NPUs",
         "the engine's quantization fp8: computed without it",
@@ -170,19 +178,6 @@ def test_a_dtype_that_verl_does_not_read_is_not_the_trainers(
     assert running._trainer(settings, 1, [])["dtype"] == dtype
 
 
-def test_the_npus_of_a_real_machine_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VIRTUAL_ASCEND", "3")
-    monkeypatch.setattr(running, "virtual_npus", lambda variables: "")
-    assert running._npus() == 3
-
-
-def test_npus_that_cannot_be_counted_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "virtual_npus", lambda variables: "")
-    monkeypatch.setattr(running, "_COUNT", "raise SystemExit('no driver')")
-    with pytest.raises(RolloutError, match="expected a number; found no driver"):
-        running._npus()
-
-
 def test_the_answers_are_written_after_the_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Engine:
         def __init__(self, **given: object) -> None:
@@ -207,7 +202,7 @@ def test_the_parts_of_all_ranks_are_joined_in_their_order(name: str, tmp_path: P
     for rank in range(11):
         torch.save({"values": {name: torch.tensor([[rank]])}, "weights": {}}, tmp_path / f"rank-{rank}.pt")
     (tmp_path / "answers.json").write_text(json.dumps({"tokens": [[1, 2]], "prompts": [1], "logprobs": [0.0]}))
-    assert vllm.read(tmp_path, torch.float32, 1).values[name].tolist() == [[*range(11)]]
+    assert vllm.read(tmp_path, torch.float32, make("qwen2")).values[name].tolist() == [[*range(11)]]
 
 
 def test_a_model_that_does_not_fit_into_the_host_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

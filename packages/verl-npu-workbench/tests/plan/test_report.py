@@ -9,10 +9,11 @@ import math
 from pathlib import Path
 
 import pytest
+from verl_npu_workbench.cli.plan import _print
 from verl_npu_workbench.plan.hardware import GIB
 from verl_npu_workbench.plan.job import Point
 from verl_npu_workbench.plan.report import content, draw, page
-from verl_npu_workbench.plan.search import Largest, Probe
+from verl_npu_workbench.plan.search import Largest, Probe, Search
 from verl_npu_workbench.plan.verdict import judge
 
 PROBES = (Probe(8, True, "update actor", 50 << 30), Probe(16, False, "update actor", 90 << 30))
@@ -26,6 +27,17 @@ def test_a_plan_is_json(planned) -> None:
     assert [phase["phase"] for phase in found["phases"]] == ["rollout", "update actor"]
     assert found["seconds"][-1]["phase"] == "step"
     assert found["allocated"] == {"trainer": 58 << 30, "engine": 0}
+
+
+def test_a_plan_that_upstream_refuses_shows_only_the_refusal(planned, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned({"load": 1.0})
+    _print(plan, judge(plan), Search(), None, {}, True)
+    assert "seconds of a step" in capsys.readouterr().out
+    refused = dataclasses.replace(plan.outcomes[0], error="ValueError: both (actor.py:1: `raise`)", failed_in="load")
+    plan = dataclasses.replace(plan, outcomes=(refused,))
+    _print(plan, judge(plan), Search(), None, {}, True)
+    shown = capsys.readouterr().out
+    assert shown.rstrip().endswith("rank 0 failed in load: ValueError: both (actor.py:1: `raise`)")
 
 
 def test_the_largest_micro_batch_is_told_with_what_was_planned(planned) -> None:

@@ -37,14 +37,22 @@ def test_heads_that_are_fewer_than_the_ranks_are_on_each(settings) -> None:
     assert _rollout(settings, few, tensor_model_parallel_size=8).token == MODEL.cache // 2
 
 
-def test_experts_are_divided_among_a_replica(settings) -> None:
+@pytest.mark.parametrize(
+    ("given", "exports"),
+    [
+        ({"data_parallel_size": 4, "expert_parallel_size": 8}, {}),
+        ({"dp_model_parallel_size": 4, "enable_expert_parallel": True}, {}),
+        ({"data_parallel_size": 4}, {}),
+        ({}, {"VLLM_DP_SIZE": "4"}),
+        ({"data_parallel_size": 4}, {"VLLM_DP_SIZE": "four"}),
+    ],
+)
+def test_experts_are_divided_among_a_replica(settings, given: dict[str, object], exports: dict[str, str]) -> None:
     experts = dataclasses.replace(MODEL, experts=6_000_000_000)
-    divided = _rollout(settings, experts, tensor_model_parallel_size=2, data_parallel_size=4, expert_parallel_size=8)
-    assert divided.engine_weights == 2 * (2_000_000_000 // 2 + 6_000_000_000 // 8)
-    early = {"dp_model_parallel_size": 4, "enable_expert_parallel": True}
-    assert _rollout(settings, experts, tensor_model_parallel_size=2, **early) == divided
-    whole = _rollout(settings, experts, tensor_model_parallel_size=2, data_parallel_size=4)
-    assert whole.engine_weights == 2 * 8_000_000_000 // 2
+    asked = {"tensor_model_parallel_size": 2, **given}
+    chosen = settings(**{f"{ROLLOUT}{key}": value for key, value in asked.items()})
+    found = rollout_of(chosen, experts, share_of(chosen), HARDWARE["a2"], exports)
+    assert found.engine_weights == 2 * (2_000_000_000 // 2 + 6_000_000_000 // 8)
 
 
 def test_an_engine_with_npus_of_its_own_takes_nothing_of_the_trainers(settings) -> None:

@@ -59,10 +59,11 @@ def requirements(wheel: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def sdist(build: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Return the files of the source archive, below its one folder."""
     folder = tmp_path_factory.mktemp("sdist")
-    build("build", "--sdist", "--no-isolation", "--outdir", folder, PROJECT)
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, PROJECT]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (made,) = folder.glob("verl_npu-*.tar.gz")
     with tarfile.open(made) as archive:
         return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}

@@ -336,7 +336,25 @@ WAYS: list[tuple[Way, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("way", "name", "words"), WAYS, ids=[way.__name__ for way, _, _ in WAYS])
+# One way for each kind of fault; the rest at night.
+DAILY = {
+    a_new_tensor,
+    a_missed_layer,
+    two_layers_exchanged,
+    a_view_of_freed_memory,
+    a_transposed_expert,
+    the_values_of_another_dtype,
+    copies_that_were_not_made_again,
+}
+NIGHTLY = pytest.mark.nightly(
+    "packages/verl-npu-workbench/verl_npu_workbench/simulation/rollout", "verl_npu/features/weight_sync/engines"
+)
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "words"),
+    [pytest.param(*each, id=each[0].__name__, marks=() if each[0] in DAILY else NIGHTLY) for each in WAYS],
+)
 def test_a_wrong_way_to_hand_weights_over_is_named(engine: Engine, way: Way, name: str, words: str) -> None:
     sent = weights(2)
     verdict = prove(engine, sent, way)

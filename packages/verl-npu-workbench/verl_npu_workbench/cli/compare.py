@@ -58,8 +58,8 @@ _SHOWN = 10
 @click.option(
     "--baseline",
     metavar="NAME",
-    help="Compare NPU_LOG with the published figures that have this name instead of with REFERENCE_LOG. To "
-    "list the names, use --list-baselines.",
+    help="Compare NPU_LOG with the published figures of this name. Use this option instead of REFERENCE_LOG. To list "
+    "the names, use --list-baselines.",
 )
 @click.option("--list-baselines", is_flag=True, help="List the published figures for --baseline, and exit.")
 @click.option(
@@ -131,10 +131,10 @@ def compare(
     checkpoint, bit for bit. The checkpoint is the folder that was passed to the merger as --local_dir.
 
     --layers answers a few prompts with the rollout engine of a launch script, and computes the same tokens with the
-    trainer's model. Each operator of both sides is compared with transformers in float64 on the CPU, with the same
-    inputs. The command names the first operator whose error is larger than rounding and, if it finds one, the cause of
-    the error. If the model's weights are not on this machine, the command uses a small random model of the same
-    architecture.
+    trainer's model. Each operator of the engine and of the trainer is compared with transformers in float64 on the
+    CPU, with the same inputs. The command names the first operator whose error is larger than rounding. If the command
+    finds the cause of the error, it also names the cause. If the model's weights are not on this machine, the command
+    uses a small random model of the same architecture.
 
     Exit status: 0 if all differences are within the limits, or if the merged model is identical to the checkpoint; 1
     if a difference is outside its limit, or if the merged model or an operator differs; 2 if the logs do not contain
@@ -219,7 +219,8 @@ def _print_layers(result: Mapping[str, Any]) -> None:
             if flips.get("flipped")
             else ""
         )
-        terminal.line(f"  {side}, {each['operator']}: {each['verdict']}{more}")
+        text = _("  {side}, {operator}: {verdict}{more}")
+        terminal.line(text.format(side=side, operator=each["operator"], verdict=each["verdict"], more=more))
     terminal.paragraph(
         _("Engine: {engine}. Trainer: {trainer}. Model: {model}.").format(
             engine=result["engine"], trainer=result["trainer"], model=result["model"]

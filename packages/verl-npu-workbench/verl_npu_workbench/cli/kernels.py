@@ -91,7 +91,8 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 @click.option(
     "--wheels",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Install the compiler from the wheels in this folder, on a machine without a network.",
+    help="Install the compiler from the wheels in this folder instead of downloading the wheels. Use this option on a "
+    "machine without network access.",
 )
 @click.option(
     "--timeout",

@@ -64,7 +64,7 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
     type=_SECONDS,
     default=600.0,
     show_default=True,
-    help="The number of seconds to wait until all machines have joined.",
+    help="The maximum number of seconds to wait for all machines to join.",
 )
 @click.option(
     "--ray",

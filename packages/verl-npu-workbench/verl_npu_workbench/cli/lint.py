@@ -77,7 +77,7 @@ from .script import say_unconfined
 @click.option(
     "--pin",
     type=click.Choice([*pins()]),
-    help="Check overrides against the MindSpeed revision in the documentation of this version of verl.",
+    help="Check overrides against the MindSpeed revision that the documentation of the given verl version requires.",
 )
 @json_option()
 def lint(

@@ -127,8 +127,8 @@ _MARKS = {
     "--memory",
     metavar="GIB",
     type=click.FloatRange(0, min_open=True),
-    help="The maximum amount of this machine's memory that `plan` itself uses while two ranks run. [default: "
-    "all available memory]",
+    help="The maximum amount of this machine's memory that `plan` itself uses to run ranks of the job. At most two "
+    "ranks run at the same time. [default: all available memory]",
 )
 @click.option(
     "--host-memory",
@@ -332,6 +332,8 @@ def _print(
 ) -> None:
     _print_head(planned, verdict)
     terminal.echo()
+    if verdict.fit is Fit.FAILED:
+        return
     for phase in verdict.phases:
         _print_phase(phase, verdict)
     held = {holder for phase in verdict.phases for holder, size in phase.holders.items() if size}
@@ -340,8 +342,7 @@ def _print(
     terminal.echo()
     if planned.rollout:
         _print_rollout(planned.rollout)
-        if verdict.fit is not Fit.FAILED:
-            _print_allocated(**allocated(planned))
+        _print_allocated(**allocated(planned))
     _print_host(planned, peaks, host_fits)
     for each in verdict.reserve:
         terminal.paragraph(

@@ -31,7 +31,7 @@ class Pair:
 
     @property
     def means(self) -> tuple[float, float]:
-        """The means of both sides over the common steps."""
+        """The means of the NPU log and of the reference log over the common steps."""
         return mean([self.npu[step] for step in self.common]), mean([self.reference[step] for step in self.common])
 
     @property

@@ -133,7 +133,8 @@ def _settings(model: Path) -> Mapping[str, Any]:
         raise SourceError(
             subject=str(path),
             expected=_(
-                "the configuration of the merged model, which shows whether the weight {head} may be missing"
+                "the configuration of the merged model, which shows whether the model is allowed to omit the weight "
+                "{head}"
             ).format(head=_HEAD),
             found=getattr(error, "strerror", None) or str(error),
             fix=_("merge again with python -m verl.model_merger merge"),

@@ -108,7 +108,7 @@ class Diagnosis:
 
     @property
     def steps(self) -> int:
-        """The last step in the log."""
+        """The number of the last step in the log."""
         return self.progress.last
 
 

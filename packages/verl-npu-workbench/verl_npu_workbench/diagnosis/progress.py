@@ -40,7 +40,7 @@ class Progress:
     """True if a process has the log open for writing."""
     lines: int = 0
     last: int = 0
-    """The last logged step. It is 0 until the first step is logged."""
+    """The number of the last logged step, or 0 if no step has been logged yet."""
     total: int = 0
     """The planned number of steps of the job, or 0 if the log does not show it."""
     ended: bool = False

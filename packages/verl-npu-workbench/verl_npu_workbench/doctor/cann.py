@@ -178,9 +178,9 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
             why=_("without nnal, vllm-ascend's operators fail with `libatb.so: cannot open shared object file`"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(usual / _SCRIPT)), where=_WHERE)
             if there
-            else _("install nnal in the version of CANN, then run `source {nnal}/{script}` {where}").format(
-                nnal=_NNAL[0], script=_SCRIPT, where=_WHERE
-            ),
+            else _(
+                "install the nnal version that matches your CANN version, then run `source {nnal}/{script}` {where}"
+            ).format(nnal=_NNAL[0], script=_SCRIPT, where=_WHERE),
         )
 
 

@@ -93,7 +93,7 @@ def _reach(address: str) -> None:
 
 
 def _run(arguments: list[str]) -> str:
-    """Run the doctor on a node. Ray looks this function up by name, so verl-npu must be installed there."""
+    """Run the doctor on a node. Ray looks this function up by name, so verl-npu must be installed on that node."""
     command = own_python("-m", "verl_npu", "doctor", "--json", *arguments)
     # Ray hides all NPUs from a task that asks for none, by an empty value; a user's value is not empty.
     hidden = "ASCEND_RT_VISIBLE_DEVICES"

@@ -109,7 +109,7 @@ def find_traces(site: Site) -> list[Trace]:
 
 
 def is_earlier(distribution: metadata.Distribution) -> bool:
-    """Return whether a distribution named verl-npu is the earlier plugin."""
+    """Return whether a distribution named verl-npu is MindSpeed-RL's earlier plugin and not this package."""
     return distribution.version == _VERSION and not distribution.entry_points
 
 

@@ -208,10 +208,12 @@ def judge_open_files(site: Site) -> Iterator[Finding]:
         yield warning(
             "open-files",
             str(site.open_files),
-            expected=_("at least {least_files}; 65536 on a cluster").format(least_files=_LEAST_FILES),
+            expected=_("a limit of at least {least_files} open files; on a cluster, 65536 open files").format(
+                least_files=_LEAST_FILES
+            ),
             why=_(
-                "each Ray worker has a socket to every other worker; above this limit, workers fail with `Too "
-                "many open files`"
+                "each Ray worker has a socket to every other worker, and sockets count as open files; above the "
+                "limit, workers fail with `Too many open files`"
             ),
             fix=_("ulimit -n 65536  # in the shell that runs `ray start`"),
         )

@@ -281,7 +281,7 @@ COMPARED = (
     Component.LIGER_KERNEL,
 )
 """The packages whose versions are compared one by one, in the order in which `verl-npu setup` installs them. triton is
-missing here, because the module `triton` checks it."""
+not in this list, because the module `triton` checks it."""
 _NPU_PACKAGES = frozenset(
     {
         Component.TORCH,

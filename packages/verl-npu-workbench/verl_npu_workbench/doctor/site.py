@@ -201,7 +201,7 @@ class Need:
 
     @classmethod
     def of(cls, site: Site, component: Component) -> Need:
-        """Return the requirement of the site's pin for a component, given the site's rollout engines and kind of
+        """Return the versions of a component that the site's pin requires with the site's rollout engines and kind of
         NPU."""
         if site.pin is None or site.named is None:
             return cls(component, "", ())
@@ -212,7 +212,8 @@ class Need:
 
     @property
     def supported(self) -> tuple[Claim, ...]:
-        """The claims that require the component."""
+        """The documented version statements that require or recommend a version of the component. Statements that a
+        version is unsupported are excluded."""
         return tuple(claim for claim in self.claims if not claim.unsupported)
 
     def met_by(self, version: Version) -> bool:

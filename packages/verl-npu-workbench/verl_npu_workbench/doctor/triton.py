@@ -75,7 +75,8 @@ def _judge_files(site: Site) -> Finding:
         _("{triton} together with triton-ascend {ascend}").format(triton=triton, ascend=ascend),
         expected=str(need) or _("only triton-ascend"),
         why=_(
-            "both packages install files into the folder triton, and one package has overwritten files of the other"
+            "triton and triton-ascend install files into the same folder, and one package has overwritten files of "
+            "the other"
         ),
         fix=fix,
     )

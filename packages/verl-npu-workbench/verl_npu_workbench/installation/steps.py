@@ -119,8 +119,8 @@ def _triton(target: Target) -> Iterator[Step]:
         "triton-ascend instead of triton",
         ("pip uninstall -y triton triton-ascend", f'pip install "triton-ascend{needs}" {index}'),
         (
-            "both own the folder triton: a later installation of triton breaks it (`0 active drivers`); then repeat "
-            "this step",
+            "triton and triton-ascend install files into the same folder: if triton is installed later, triton-ascend "
+            "breaks (`0 active drivers`); then repeat this step",
             "builds that the package index lacks are in the index that triton-ascend's documentation names",
         ),
     )

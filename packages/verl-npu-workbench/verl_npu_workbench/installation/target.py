@@ -26,8 +26,8 @@ class Npu(enum.Enum):
 
     @property
     def soc(self) -> str:
-        """The name of the chip. The name is needed to compile vllm-ascend's kernels on a machine without NPUs, as
-        verl's images do."""
+        """The name of the chip. The name is needed to compile vllm-ascend's kernels on a machine without NPUs, for
+        example when an image is built."""
         return {Npu.A2: "ascend910b1", Npu.A3: "ascend910_9392", Npu.A5: "ascend950dt_9582"}[self]
 
     @property
@@ -82,8 +82,8 @@ class Target:
         return f"verl-npu:{self.pin.name}-{self.npu.value}"
 
     def claim(self, component: Component) -> Claim | None:
-        """Return the documented claim that determines the installed version of a component, or None if the component
-        is not installed."""
+        """Return the documented version statement that determines which version of a component to install, or None if
+        the component is not to be installed."""
         cell = self.environment.cells.get(component)
         about = cell.about(npu=self.npu.value, arch=self.arch.value) if cell else ()
         claims = sorted((claim for claim in about if not claim.unsupported), key=lambda claim: not claim.npu)

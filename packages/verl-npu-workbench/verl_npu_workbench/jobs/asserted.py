@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .changes import MUTATING, MUTATING_CALL, changed_in, leaving, local_names, stored_parts, stores
+from .changes import (
+    MUTATING,
+    MUTATING_CALL,
+    Use,
+    changed_in,
+    leaving,
+    local_names,
+    set_attributes,
+    stored_parts,
+    stores,
+    uses,
+)
 from .installed import did_you_mean, has_member, is_file, member_of
 from .settings import Settings
 from .values import (
@@ -27,10 +39,10 @@ from .values import (
     PLAIN,
     UNKNOWN,
     Class,
-    Dtype,
     Failed,
     Foreign,
     Function,
+    Member,
     Module,
     Names,
     Object,
@@ -75,6 +87,8 @@ _BUILTINS: Mapping[str, Callable[..., object]] = {
 WORLD = "torch.distributed.get_world_size()"
 _MOST_REPEATED = 64
 """The greatest number of times that a loop's body is followed."""
+_LONGEST, _GREATEST = 1 << 20, 1 << 64
+"""The greatest length of a string or list, and the greatest number, that is computed."""
 _MOST_STATEMENTS = 30_000
 """The greatest number of statements that are followed for one question."""
 _FOLLOWED = ("torch", "torchdata")
@@ -128,15 +142,6 @@ def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object
     return None
 
 
-def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) -> Iterator[tuple[str, str]]:
-    """For each rejected section, yield the section's key and the error messages of the class in its `_target_`."""
-    for key in keys:
-        said: list[str] = []
-        with contextlib.suppress(*ENDS):
-            _Reading("", tree, said, {}).make_section(section(settings, key))
-        yield from ((key, each) for each in dict.fromkeys(said))
-
-
 def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str]:
     """Return the annotated types of the fields of the class in a section's `_target_`."""
     with contextlib.suppress(*ENDS):
@@ -144,12 +149,12 @@ def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str
     return {}
 
 
-def made(settings: Settings, key: str, tree: SourceTree) -> object:
-    """Return the object that Hydra creates from a section, or UNKNOWN if the section's class cannot be interpreted."""
-    try:
-        return _Reading("", tree, [], {}).make_section(section(settings, key))
-    except ENDS:
-        return UNKNOWN
+def made(settings: Settings, key: str, tree: SourceTree, said: list[str] | None = None) -> object:
+    """Return the object that Hydra creates from a section, or UNKNOWN if the section's class cannot be interpreted.
+    Errors of the class are added to `said`."""
+    with contextlib.suppress(*ENDS):
+        return _Reading("", tree, [] if said is None else said, {}).make_section(section(settings, key))
+    return UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,7 @@ class _Reading:
                     reading = replace(self._within(place.module, owner), enters=True)
                     rest = [*node.args.args, *node.args.kwonlyargs][len(own) + len(args) :]
                     return reading.body(node, [*own, *args], {**{each.arg: UNKNOWN for each in rest}, **given})
-                case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
+                case _ if self._definitions(place):
                     return self._call(Class(place), args, given)
         raise Unknown
 
@@ -299,48 +304,34 @@ class _Reading:
         return _MAYBE_LEFT if leaves else None
 
     def _forget(self, node: ast.AST, names: Names) -> None:
-        """Mark as unknown everything that a statement may change."""
-        inside = list(ast.walk(node))
-        calls = [each for each in inside if isinstance(each, ast.Call)]
-        functions = [each.func for each in calls]
-        changing = [func for func in functions if not (isinstance(func, ast.Attribute) and func.attr == "get")]
-        called = {id(part) for func in changing for part in ast.walk(func)}
-        # A frozen dataclass sets its attributes in this way.
-        set_ones = [
-            each.args
-            for each in calls
-            if ast.unparse(each.func) == "object.__setattr__"
-            and [type(arg) for arg in each.args[1:2]] == [ast.Constant]
-        ]
-        for func in functions:
-            if isinstance(func, ast.Attribute) and func.attr in MUTATING:
-                changed = self._value_or_unknown(func.value, names)
-                spoil(changed)
-                if isinstance(changed, Section):
-                    changed.values[changed.key] = UNKNOWN
-                self._bind(func.value, UNKNOWN, names)
-        # What is stored in an attribute is bound below.
-        read = {id(each.value) for each in inside if isinstance(each, ast.Attribute)} | {id(of) for of, *_ in set_ones}
-        for of, attribute, _value in set_ones:
-            self._bind(ast.Attribute(of, getattr(attribute, "value", "")), UNKNOWN, names)
-        for each in inside:
+        """Mark as unknown everything that a statement may change: what it changes with a method, what it passes on to
+        other code, and what it binds."""
+        for each in ast.walk(node):
+            match each:
+                case ast.Call(func=ast.Attribute(value=of, attr=attr)) if attr in MUTATING:
+                    changed = self._value_or_unknown(of, names)
+                    spoil(changed)
+                    if isinstance(changed, Section):
+                        changed.values[changed.key] = UNKNOWN
+                    self._bind(of, UNKNOWN, names)
+        for name, use in uses(node):
+            match names.get(name):
+                case Function(node=inner, names=around) if around is names:
+                    names[name] = UNKNOWN
+                    self._forget(inner, names)
+                case Object() as known if use is Use.CALLED:
+                    self._forget_state(known)
+                case Object() | dict() | list() if use is not Use.READ:
+                    self._change(name, names)
+        for each in set_attributes(node):
+            self._bind(each, UNKNOWN, names)
+        for each in ast.walk(node):
             match each:
                 case ast.Attribute(ctx=ast.Store() | ast.Del()):
                     self._bind(each, UNKNOWN, names)
                 case ast.Subscript(value=of, ctx=ast.Store() | ast.Del()):
                     spoil(self._value_or_unknown(of, names))
                     self._bind(each, UNKNOWN, names)
-                case ast.Name(id=name, ctx=ast.Load()) if isinstance(inner := names.get(name), Function):
-                    if inner.names is names:
-                        names[name] = UNKNOWN
-                        self._forget(inner.node, names)
-                case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), Object | dict | list):
-                    if id(each) not in read:
-                        self._change(name, names)
-                    elif id(each) in called and isinstance(known := names[name], Object):
-                        self._forget_state(known)
-                    elif id(each) in called:
-                        self._change(name, names)
                 case (
                     ast.Name(id=name, ctx=ast.Store() | ast.Del())
                     | ast.FunctionDef(name=name)
@@ -469,11 +460,12 @@ class _Reading:
             case ast.Constant(value=value):
                 return value
             case ast.Name(id=name) if name in self.local and name not in names:
-                raise Failed("UnboundLocalError", "a variable without a value", node)
+                said = f"cannot access local variable '{name}' where it is not associated with a value"
+                raise Failed("UnboundLocalError", said, node)
             case ast.Name(id=name):
                 return names[name] if name in names else self._global(name)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _DTYPES and "torch" not in names:
-                return Dtype(name)
+                return Member("torch", name)
             case ast.Attribute(value=owner, attr=name):
                 of = self._value(owner, names)
                 if of is None:
@@ -493,7 +485,10 @@ class _Reading:
             ):
                 raise Failed("ZeroDivisionError", "division by zero", node)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _COMPUTES:
-                return computed(node, _COMPUTES[type(op)], self._value(left, names), self._value(right, names))
+                sides = [self._value(each, names) for each in (left, right)]
+                if _is_huge(op, sides):
+                    raise Unknown
+                return computed(node, _COMPUTES[type(op)], *sides)
             case ast.Compare(left=left, ops=ops, comparators=others):
                 sides = [self._value_or_unknown(each, names) for each in (left, *others)]
                 if UNKNOWN in sides:
@@ -512,7 +507,8 @@ class _Reading:
                 return {self._value(key, names): self._value_or_unknown(each, names) for key, each in named}
             case ast.Subscript(value=of, slice=ast.Slice(lower=lower, upper=upper, step=None)):
                 ends = [None if each is None else self._value(each, names) for each in (lower, upper)]
-                return self._value(of, names)[slice(*ends)]
+                owner = self._value(of, names)
+                return type(owner)(owner[slice(*ends)])
             case ast.Subscript(value=of, slice=index):
                 owner, key = self._value(of, names), self._value(index, names)
                 return owner.get(key) if isinstance(owner, Section) else computed(node, operator.getitem, owner, key)
@@ -536,20 +532,22 @@ class _Reading:
             return replace(self, module=owner.name)._global(name)
         if isinstance(owner, Object) and name in owner.attributes:
             return owner.attributes[name]
+        if isinstance(owner, Member) and name == "value":
+            return owner.value
         if isinstance(owner, Class | Object):
             place = owner.target if isinstance(owner, Class) else owner.of
-            for _unused, nodes in self._defined([place], name):
+            for each, nodes in self._defined(self._resolution_order(place), name):
                 match nodes:
                     case [ast.Assign(value=ast.Constant(value=value))] if isinstance(owner, Class):
-                        text = self.tree.read(place.module) or b""
+                        text = self.tree.read(each.module) or b""
                         if re.search(rb"(?<!self)\.%s [-+*/|]?=(?!=)" % name.encode(), text):
                             raise Unknown
-                        return value
+                        return Member(str(each), value) if self._is_enumeration(each) else value
                     # A method may set a single value, but not the list of the known ones.
                     case [ast.Assign(value=ast.List() as value)]:
                         return self._value(value, {})
                     case [ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)]:
-                        return self._constant(Target(place.module, f"{place.qualname}.{name}"), value)
+                        return self._constant(Target(each.module, f"{each.qualname}.{name}"), value)
         raise Unknown
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:
@@ -589,7 +587,7 @@ class _Reading:
             case ast.Attribute(attr="exists") if isinstance(args[0], str) and is_file(args[0]):
                 return True
             case ast.Attribute(attr="deepcopy") if isinstance(args[0], list):
-                return [*args[0]]
+                return type(args[0])(args[0])
             case ast.Attribute(attr="get") if ast.unparse(call.func) == "sys.modules.get":
                 return None
             case ast.Name(id="hasattr") if isinstance(args[0], Module) and isinstance(args[1], str):
@@ -617,7 +615,10 @@ class _Reading:
                     raise Unknown
                 return computed(call, _BUILTINS[name], *args)
             case ast.Name(id="init_device_mesh"):
-                self._check_mesh(given.get("mesh_shape", args[1] if len(args) > 1 else UNKNOWN), call)
+                # Torch raises an error if a mesh is larger than the world, and in a rank that is not in the mesh.
+                shape, world = given.get("mesh_shape", args[1] if len(args) > 1 else UNKNOWN), self.known.get(WORLD)
+                if world and isinstance(shape, tuple) and UNKNOWN not in shape and math.prod(shape) != world:
+                    raise Failed("RuntimeError", f"the device mesh {shape} does not match the {world} ranks", call)
                 raise Unknown
             case ast.Name(id=name):
                 return self._call(names[name] if name in names else self._global(name), args, given)
@@ -669,20 +670,8 @@ class _Reading:
             return self._within(called.module, None).body(called.node, args, given, called.names)
         raise Unknown
 
-    def _check_mesh(self, shape: object, call: ast.Call) -> None:
-        """Torch raises an error for a mesh that is larger than the world, and in a rank that is not in the mesh."""
-        world = self.known.get(WORLD)
-        sizes = [each for each in shape if isinstance(each, int)] if isinstance(shape, tuple) else []
-        if (
-            isinstance(world, int)
-            and isinstance(shape, tuple)
-            and len(sizes) == len(shape)
-            and math.prod(sizes) != world
-        ):
-            raise Failed("RuntimeError", f"the device mesh {shape} does not match the {world} ranks", call)
-
     def _module(self, name: str, call: ast.Call) -> Module:
-        """Return a module that is installed here, and that upstream imports by name."""
+        """Return a module that is installed on this machine and that upstream imports by name."""
         package = name.partition(".")[0]
         tree = self.tree.recall(("installed", package), lambda: SourceTree.installed((package,)))
         if package not in tree:
@@ -734,8 +723,8 @@ class _Reading:
         return found
 
     def _fields(self, of: Target) -> Iterator[tuple[str, ast.AnnAssign]]:
-        for node in self.tree.nodes(of):
-            for each in node.body if isinstance(node, ast.ClassDef) else ():
+        for node in self._definitions(of):
+            for each in node.body:
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                     yield each.target.id, each
 
@@ -764,7 +753,7 @@ class _Reading:
                         return Module(f"{source}.{first}", self.tree)
                 case [ast.Import(names=[ast.alias(name=full, asname=str())])] if self.tree.read(full) is not None:
                     return Module(full, self.tree)
-                case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
+                case _ if self._definitions(place):
                     return Class(place)
                 case [ast.FunctionDef(decorator_list=[]) as node]:
                     return Function(place.module, node, {})
@@ -779,75 +768,88 @@ class _Reading:
             raise Unknown
         found = replace(self._within(place.module, None), local=frozenset())._value(value, {})
         if isinstance(found, dict):
-            return self.tree.recall(("registry", place), lambda: Registry(found, self._registered(place)))
+            return self.tree.recall(("registry", place), lambda: self._registry(place, found))
         return found
 
-    def _registered(self, registry: Target) -> Iterator[tuple[object, object]]:
-        """Yield the names that upstream's source registers in a registry, with the registered functions. Names from
-        the nearest modules come first.
+    def _registry(self, place: Target, own: Mapping[object, object]) -> Registry:
+        registry = Registry(own)
+        registry.registrations = self._registrations(place, registry)
+        return registry
 
-        Raises:
-            Unknown: a registered name is unknown.
-        """
-        places: list[ast.AST | None] = [self.tree.parse(registry.module)]
-        if registry.owner:
-            places = [*self.tree.nodes(Target(registry.module, registry.owner))]
-        inside = [each for place in places for each in getattr(place, "body", ())]
-        functions = [node for node in inside if isinstance(node, ast.FunctionDef)]
-        stored = [each.name for each in functions if stores(each, registry)]
+    def _registrations(self, place: Target, registry: Registry) -> Generator[None, None, None]:
+        """Follow the calls in upstream's source that register something in a registry, those in the nearest modules
+        first. If a call cannot be followed, the whole registry is unknown."""
+        scopes: list[ast.AST | None] = [self.tree.parse(place.module)]
+        if place.owner:
+            scopes = [*self.tree.nodes(Target(place.module, place.owner))]
+        inside = [each for scope in scopes for each in getattr(scope, "body", ())]
+        stored = [each.name for each in inside if isinstance(each, ast.FunctionDef) and stores(each, place)]
         if not stored:
             return
-        words = [f".{stored[0]}("] if registry.owner else stored
-        near = self.tree.modules_with((registry.module.rpartition(".")[0],), words)
-        far = self.tree.modules_with((registry.package,), words)
-        for module in dict.fromkeys((registry.module, *near)):
-            yield from self._registers(module, stored, registry)
-        for module in far:
-            yield from self._registers(module, stored, registry)
+        words = [f".{stored[0]}("] if place.owner else stored
+        near = self.tree.modules_with((place.module.rpartition(".")[0],), words)
+        modules = itertools.chain([place.module], near, self.tree.modules_with((place.package,), words))
+        done: set[str] = set()
+        try:
+            for module in modules:
+                for call, registered in self._registering(module, stored, place) if module not in done else ():
+                    reading = _Reading(module, self.tree, [], {})
+                    decorator = reading._value(call, {})
+                    if isinstance(decorator, Function):
+                        reading._call(decorator, [registered], {})
+                    yield
+                done.add(module)
+        except ENDS:
+            spoil(registry)
+            raise
 
-    def _registers(self, module: str, stored: Sequence[str], registry: Target) -> Iterator[tuple[object, object]]:
-        tree, reading = self.tree.parse(module), replace(self, module=module)
+    def _registering(self, module: str, stored: Sequence[str], registry: Target) -> Iterator[tuple[ast.Call, object]]:
+        """Yield the calls in a module that register something in a registry, with the registered functions."""
+        tree = self.tree.parse(module)
         functions: dict[int, object] = {}
         for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, ast.FunctionDef):
                 # The other decorators of upstream's functions only warn.
                 functions |= {id(each): Function(module, node, {}) for each in node.decorator_list}
-            match node:
-                case ast.Call(func=ast.Attribute(value=of, attr=name), args=args) if (
-                    registry.owner and name in stored and self._is_registry(module, of, registry)
-                ):
-                    if not args:
-                        raise Unknown
-                    yield reading._value(args[0], {}), functions.get(id(node), UNKNOWN)
-                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if (
-                    not registry.owner and name in stored and self._refers_to(module, name, registry.module)
-                ):
-                    yield reading._value(first, {}), functions.get(id(node), UNKNOWN)
+            if isinstance(node, ast.Call) and self._registers(module, node, stored, registry):
+                yield node, functions.get(id(node), UNKNOWN)
 
-    def _is_registry(self, module: str, of: ast.expr, registry: Target) -> bool:
-        """Return whether an expression in `module` is the class of a registry, or one of its subclasses.
+    def _registers(self, module: str, call: ast.Call, stored: Sequence[str], registry: Target) -> bool:
+        """Return whether a call in `module` calls one of the functions `stored`, which store something in a registry.
 
         Raises:
-            Unknown: the expression may be anything.
+            Unknown: the called function may be anything.
         """
-        name = of.id if isinstance(of, ast.Name) else ""
-        if getattr(of, "attr", "") == registry.owner or (name and self._refers_to(module, name, registry.module)):
-            return True
+        func = call.func
+        name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+        if name not in stored or (registry.owner and not isinstance(func, ast.Attribute)):
+            return False
+        of = func.value if registry.owner and isinstance(func, ast.Attribute) else func
+        with contextlib.suppress(Unknown):
+            match _Reading(module, self.tree, [], {})._value(of, {}):
+                case Class(target=target):
+                    return Target(registry.module, registry.owner) in self._resolution_order(target)
+                case found:
+                    return isinstance(found, Function) and found.module == registry.module
         while isinstance(of, ast.Attribute):
             of = of.value
+        name = of.id if isinstance(of, ast.Name) else ""
         sources: list[str] = []
-        for node in self.tree.nodes(Target(module, of.id)) if isinstance(of, ast.Name) else ():
-            if isinstance(node, ast.Import):
-                sources += [each.name for each in node.names]
-            else:
-                sources.append(self.tree.imported_module(module, node) if isinstance(node, ast.ImportFrom) else module)
-        if sources and not any(each.partition(".")[0] in self.tree for each in sources):
+        # A function may import the name for itself.
+        for node in ast.walk(self.tree.parse(module) or ast.Module([], [])):
+            names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else ()
+            if name in [each.asname or each.name.partition(".")[0] for each in names]:
+                of_module = isinstance(node, ast.ImportFrom) and self.tree.imported_module(module, node)
+                sources += [of_module] if of_module else [each.name for each in names]
+        is_foreign = sources and not any(each.partition(".")[0] in self.tree for each in sources)
+        # A registry is a class, and not what a function returns.
+        made = [
+            isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
+            for each in self.tree.nodes(Target(module, name))
+        ]
+        if not registry.owner or is_foreign or (made and all(made)):
             return False
-        return Target(registry.module, registry.owner) in self._resolution_order(self._class(module, name))
-
-    def _refers_to(self, module: str, name: str, of: str) -> bool:
-        """Return whether a name in `module` refers to something in the module `of`."""
-        return any(place.module == of for place in self._places(Target(module, name))) or module == of
+        raise Unknown
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
         """Yield each class that defines a name, with its definitions of that name."""
@@ -935,61 +937,66 @@ class _Reading:
             self._method(line, "__post_init__", made, [], {})
         return made
 
+    def _definitions(self, target: Target) -> list[ast.ClassDef]:
+        return [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
+
     def _is_made_elsewhere(self, target: Target) -> bool:
         """Return whether other code than `__init__` may make the objects of a class: a decorator, or a metaclass."""
-        classes = [node for node in self.tree.nodes(target) if isinstance(node, ast.ClassDef)]
-        bases = " ".join(ast.unparse(each) for node in classes for each in node.bases)
-        decorators = [ast.unparse(each) for node in classes for each in node.decorator_list]
-        metaclasses = [
-            ast.unparse(each.value) for node in classes for each in node.keywords if each.arg == "metaclass"
-        ]
-        return (
-            not all(re.search(r"dataclass|register|ray\.remote", each) for each in decorators)
-            or not all(each.endswith("ABCMeta") for each in metaclasses)
-            or re.search(r"Enum|Flag|NamedTuple|TypedDict", bases) is not None
-            or bool(self.tree.nodes(Target(target.module, f"{target.qualname}.__new__")))
-        )
+        for node in self._definitions(target):
+            bases, decorators = " ".join(map(ast.unparse, node.bases)), map(ast.unparse, node.decorator_list)
+            metaclasses = (ast.unparse(each.value) for each in node.keywords if each.arg == "metaclass")
+            if (
+                re.search(r"Enum|Flag|NamedTuple|TypedDict", bases)
+                or not all(re.search(r"dataclass|register|ray\.remote", each) for each in decorators)
+                or not all(each.endswith("ABCMeta") for each in metaclasses)
+            ):
+                return True
+        return bool(self.tree.nodes(Target(target.module, f"{target.qualname}.__new__")))
+
+    def _is_enumeration(self, target: Target) -> bool:
+        """Return whether a class is an enumeration whose members are no strings or numbers."""
+        bases = [[ast.unparse(each) for each in node.bases] for node in self._definitions(target)]
+        return ["Enum"] in bases or ["enum.Enum"] in bases
 
     def _resolution_order(self, target: Target) -> list[Target]:
         """Return a class and those of its base classes whose source is available."""
         return self.tree.recall(("line", target), lambda: [target, *self._bases(target)])
 
     def _bases(self, target: Target) -> list[Target]:
-        found: list[Target] = []
-        for node in self.tree.nodes(target):
-            for base in node.bases if isinstance(node, ast.ClassDef) else ():
-                if isinstance(base, ast.Name):
-                    try:
-                        found += self._resolution_order(self._class(target.module, base.id))
-                    except Unknown:
-                        continue
+        return [each for base in self._direct_bases(target) if base for each in self._resolution_order(base)]
+
+    def _direct_bases(self, target: Target) -> list[Target | None]:
+        """Return the base classes of a class that may have fields. None is a class whose source is not available."""
+        found: list[Target | None] = []
+        for base in (base for node in self._definitions(target) for base in node.bases):
+            if ast.unparse(base) != "collections.abc.Mapping":
+                try:
+                    found.append(self._class(target.module, base.id if isinstance(base, ast.Name) else ""))
+                except Unknown:
+                    found.append(None)
         return found
 
     def _is_whole(self, target: Target) -> bool:
         """Return whether a class is a dataclass, and all its base classes that may have fields are known."""
-        for node in self.tree.nodes(target):
-            if not isinstance(node, ast.ClassDef) or not any(
-                "dataclass" in ast.unparse(by) for by in node.decorator_list
-            ):
-                return False
-            for base in node.bases:
-                if isinstance(base, ast.Name):
-                    try:
-                        self._class(target.module, base.id)
-                    except Unknown:
-                        return False
-                elif ast.unparse(base) != "collections.abc.Mapping":
-                    return False
-        return True
+        decorators = [ast.unparse(each) for node in self._definitions(target) for each in node.decorator_list]
+        return any("dataclass" in each for each in decorators) and None not in self._direct_bases(target)
 
     def _places(self, target: Target) -> Iterator[Target]:
         return self.tree.places(target, _UNREAD)
 
     def _class(self, module: str, name: str) -> Target:
         for place in self._places(Target(module, name)):
-            if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
+            if self._definitions(place):
                 return place
         raise Unknown
+
+
+def _is_huge(op: ast.operator, sides: Sequence[object]) -> bool:
+    """Return whether the result of an operator may be longer or larger than anything in a configuration."""
+    lengths = [len(each) for each in sides if isinstance(each, str | list | tuple)]
+    numbers = [abs(each) for each in sides if isinstance(each, int | float)]
+    size = math.prod([*lengths, *numbers]) if isinstance(op, ast.Mult) else sum(lengths or numbers)
+    return size > (_LONGEST if lengths else _GREATEST)
 
 
 def _is_class_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -227,8 +227,8 @@ def _run(
 
 
 def _joined(calls: Sequence[Call]) -> str:
-    """Return the address of the head node whose Ray cluster the script joins. Return an empty string if the script
-    joins no cluster, starts its own cluster, or starts a trainer anyway."""
+    """Return the address of the head node whose Ray cluster the script joins, or an empty string if the script joins
+    no cluster, starts its own cluster, or starts a trainer anyway."""
     started = [call.arguments for call in calls if call.program == "ray" and call.arguments[:1] == ("start",)]
     if any("--head" in words for words in started) or any(map(_may_train, calls)):
         return ""
@@ -245,8 +245,8 @@ def _may_train(call: Call) -> bool:
 
 
 def _with_own_address(text: str, head: str) -> str:
-    """Return a script's text in which the variables with the head node's address have the address that the stand-ins
-    of ifconfig and ip print. Return an empty string if no variable has the head node's address."""
+    """Replace the head node's address in a script's variables by the address that the stand-ins of ifconfig and ip
+    print. Return the changed text, or an empty string if no variable has the head node's address."""
     edited, count = re.subn(
         rf"""^(\s*(?:export\s+)?\w+=)(["']?){re.escape(head)}\2(?=[\s;&]|$)""",
         rf"\g<1>{ADDRESS}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from enum import Enum
 
 from verl_npu.registry.source.definition import NAMED
 from verl_npu.registry.source.tree import Target
@@ -14,8 +15,8 @@ MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(MUTATING)
 
 
 def leaving(node: ast.AST) -> Iterator[type[ast.AST]]:
-    """Yield the kinds of the statements in `node` that leave the function or the loop that contains `node`, and of the
-    `yield` expressions in `node`."""
+    """Yield the AST class of each `yield` expression in `node`, and of each statement in `node` that leaves the
+    function or the loop around `node`."""
     if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom):
         yield type(node)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
@@ -36,6 +37,37 @@ def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[s
     hidden |= {each.name for each in inside if isinstance(each, ast.FunctionDef | ast.ClassDef)}
     stored = (each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
     return frozenset(stored) - hidden
+
+
+def set_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
+    """Yield the attributes that a statement sets in the way of frozen dataclasses."""
+    for each in ast.walk(node):
+        match each:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="object"), attr="__setattr__"),
+                args=[of, ast.Constant(value=str(name)), *_],
+            ):
+                yield ast.Attribute(of, name)
+
+
+class Use(Enum):
+    """What a statement does with the value of a name."""
+
+    READ = "reads its attributes"
+    CALLED = "calls one of its methods"
+    PASSED = "passes it on"
+
+
+def uses(node: ast.AST) -> Iterator[tuple[str, Use]]:
+    """Yield the names that a statement reads, and what it does with their values. `get` changes nothing, so it does
+    not count as a method."""
+    inside = list(ast.walk(node))
+    attributes = [*set_attributes(node), *(each for each in inside if isinstance(each, ast.Attribute))]
+    calls = (each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get")
+    called, owning = {id(part) for each in calls for part in ast.walk(each)}, {id(each.value) for each in attributes}
+    for each in inside:
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
+            yield each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ
 
 
 def stored_parts(module: ast.Module | None) -> frozenset[str]:

@@ -1,4 +1,5 @@
-"""Modules that are installed here, and the user's files, in which upstream looks up a class or function by name."""
+"""Modules and the user's files in which upstream looks up a class or a function by name. The modules are installed on
+this machine."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def member_of(module: Module, name: str, call: ast.Call) -> object:
-    """Return a stand-in for a class of a module that is installed here. Raise Failed if the module does not have the
-    name, and Unknown if the source does not show whether it does."""
+    """Return a stand-in for a class of a module that is installed on this machine. Raise Failed if the module does not
+    have the name, and Unknown if the source does not show whether the module has the name."""
     if not has_member(module, name):
         near = did_you_mean(
             name, bound_names(parsed.body) if module.tree and (parsed := module.tree.parse(module.name)) else ()

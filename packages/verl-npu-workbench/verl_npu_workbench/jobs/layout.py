@@ -30,9 +30,10 @@ class Parallelism:
 
     @property
     def multiple(self) -> int:
-        """The number of tokens that must divide the length of each packed sequence, or 1 without a pipeline. Before
-        verl pads sequences to a multiple of this number, it informs Megatron of the lengths of the tensors that
-        pipeline stages exchange. Source: verl/models/mcore/util.py, `preprocess_packed_seqs`."""
+        """The number of tokens that must divide the length of each packed sequence, or 1 without a pipeline. The
+        lengths must be multiples from the start, because verl informs Megatron of the lengths of the tensors that
+        pipeline stages exchange before it pads the sequences. Source: verl/models/mcore/util.py,
+        `preprocess_packed_seqs`."""
         return self.tensor * (2 * self.context if self.context > 1 else 1) if self.pipeline > 1 else 1
 
     @property

@@ -515,8 +515,8 @@ def _weight_format(script: Script) -> Iterator[Finding]:
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
             why=_(
-                "verl-npu only prints a warning, so a job with vllm-ascend 0.23 or later runs until the engine "
-                "refuses to wake up"
+                "with this key, the engine of vllm-ascend 0.23 or later refuses to wake up; verl-npu only warns about "
+                "the key, so the job starts, and fails when the engine wakes up"
             ),
             fix=_("remove {nz_key} from additional_config").format(nz_key=NZ_KEY),
         )
@@ -536,8 +536,8 @@ def _token_budget(script: Script) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=key,
             why=_(
-                "a rank creates {subject}, and the update fails if a sequence, including its padding, is longer "
-                "than this number"
+                "a rank divides its sequences into {subject}, and the update fails if a single sequence with its "
+                "padding has more tokens"
             ).format(subject=refusal.subject),
             fix=_("raise {key}, or lower {max_prompt} or {max_response}").format(
                 key=key, max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE

@@ -92,11 +92,7 @@ def _parts(script: Script) -> _Refusals:
     texts = {value for value in settings.values.values() if isinstance(value, str)}
     # Another environment may have other versions of packages.
     is_here = installed == sources.place_of("verl")
-    found = (
-        *validated.part_refusals(settings, roles, script.npus, sources),
-        *validated.backend_refusals(settings, roles, sources),
-    )
-    for each in found:
+    for each in validated.part_refusals(settings, roles, script.npus, sources):
         if not any(is_own(word) for word in {*re.findall(r"[\w.-]+", each.message)} & texts):
             yield (error if is_here or HERE not in each.message else warning), each
 

@@ -6,14 +6,13 @@ it continues from a checkpoint, the way its workers are built, and the way they 
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import WORLD, field_types, made, refused, refused_sections, returned
+from .asserted import WORLD, field_types, made, refused, returned
 from .keys import (
     ACTOR,
     CRITIC,
@@ -47,6 +46,7 @@ _CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
 _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
 _ENGINE_WORKER = Target("verl.workers.engine_workers", "ActorRolloutRefWorker")
+_BACKENDS = Target("verl.workers.engine.base", "EngineRegistry.get_engine_cls")
 BACKEND = f"{ROLLOUT}.checkpoint_engine.backend"
 _CORRECTION = "algorithm.rollout_correction"
 _LEGACY = "trainer.use_legacy_worker_impl"
@@ -85,16 +85,17 @@ def _trainer(settings: Settings, tree: SourceTree) -> Target:
 
 def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield the errors that upstream raises when it instantiates the classes of the roles' configuration sections."""
-    for key, said in refused_sections(settings, [*roles, ROLLOUT, MODEL, "distillation"], tree):
-        yield Refusal(key, said)
+    for key in (*roles, ROLLOUT, MODEL, "distillation"):
+        said: list[str] = []
+        made(settings, key, tree, said)
+        yield from (Refusal(key, each) for each in dict.fromkeys(said))
 
 
 def name_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
     """Yield an error for each value that upstream looks up by name and cannot find."""
     for key, target, arguments in _look_ups(settings, roles):
-        value = settings.get(key)
-        # Only the job knows the value of an interpolation.
-        if isinstance(value, str | list) and value and value != "???" and "${" not in str(value):
+        value = section(settings).get(key)
+        if isinstance(value, str | list) and value:
             for message in refused(target, arguments, tree):
                 yield Refusal(key, message)
 
@@ -103,7 +104,7 @@ def _look_ups(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, T
     """Yield the key of each value, and the function or class of upstream's that looks it up, with its arguments."""
 
     def by_name(key: str, target: Target, *before: object) -> tuple[str, Target, Sequence[object]]:
-        return key, target, [*before, settings.get(key)]
+        return key, target, [*before, section(settings).get(key)]
 
     yield by_name(ESTIMATOR, Target(_ALGORITHMS, "get_adv_estimator_fn"))
     yield by_name(f"{ACTOR}.policy_loss.loss_mode", Target(_ALGORITHMS, "get_policy_loss_fn"))
@@ -178,7 +179,7 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         prompts = {"config": data, "truncation": settings.get("data.truncation")}
         yield method("data", "verl.utils.dataset.rl_dataset:RLHFDataset", "__getitem__", prompts)
         for key in (TRAIN_FILES, VALIDATION_FILES):
-            files = {"config": data, "data_files": settings.get(key)}
+            files = {"config": data, "data_files": whole.get(key)}
             yield method(key, "verl.utils.dataset.rl_dataset:RLHFDataset", "__init__", {}, **files)
     of_trainer, trainer = _trainer(settings, tree), None
     # Before v0.8.0, the trainer's program always gives it reward functions.
@@ -201,29 +202,23 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         for owner in ("AgentLoopWorkerBase", "AgentLoopWorker"):
             yield method(f"{ROLLOUT}.agent", f"{loops}:{owner}", "_run_agent_loop", {"config": whole}, agent_name=loop)
     actor, model = made(settings, ACTOR, tree), made(settings, MODEL, tree)
-    if settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2"):
-        engine = {
-            "config": section(settings, ROLES),
-            "model_config": model,
-            "engine_config": made(settings, f"{ACTOR}.fsdp_config", tree),
-            "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
-        }
-        fsdp = "verl.workers.engine.fsdp.transformer_impl:FSDPEngine"
-        for name in (
-            "_init_device_mesh",
-            "_build_module",
-            "_build_fsdp_module",
-            "_build_optimizer",
-            "_build_lr_scheduler",
+    by_fsdp = settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2")
+    if by_fsdp or is_megatron(settings):
+        module, kind, part = ("fsdp", "FSDP", "fsdp_config") if by_fsdp else ("megatron", "Megatron", "megatron")
+        parts = {"engine_config": f"{ACTOR}.{part}", "optimizer_config": f"{ACTOR}.optim"}
+        engine = {"config": section(settings, ROLES), "model_config": model}
+        engine |= {name: made(settings, key, tree) for name, key in parts.items()}
+        for step in (
+            "init_device_mesh",
+            f"build_{module}_module",
+            "build_module",
+            "build_optimizer",
+            "build_lr_scheduler",
         ):
-            yield method(ACTOR, fsdp, name, engine)
-        legacy = {
-            "config": section(settings, ROLES),
-            "role": "actor_rollout",
-            "_is_actor": True,
-            "_is_rollout": True,
-            "_is_lora": False,
-        }
+            yield method(ACTOR, f"verl.workers.engine.{module}.transformer_impl:{kind}Engine", f"_{step}", engine)
+    if by_fsdp:
+        roles = {"role": "actor_rollout", "_is_actor": True, "_is_rollout": True, "_is_lora": False}
+        legacy = {"config": section(settings, ROLES), **roles}
         yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", legacy)
         yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
     critic = made(settings, CRITIC, tree)
@@ -231,43 +226,16 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         worker = Target("verl.workers.fsdp_workers", "CriticWorker")
         yield CRITIC, worker, [made(given_settings, CRITIC, tree)], {}
         yield CRITIC, Target(worker.module, "CriticWorker.init_model"), [instance(worker, {"config": critic})], {}
-    megatron = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
-    if is_megatron(settings):
-        engine = {
-            "model_config": model,
-            "engine_config": made(settings, f"{ACTOR}.megatron", tree),
-            "optimizer_config": made(settings, f"{ACTOR}.optim", tree),
-        }
-        for name in ("_init_device_mesh", "_build_megatron_module", "_build_optimizer", "_build_lr_scheduler"):
-            yield method(ACTOR, megatron, name, engine)
     yield ACTOR, Target("verl.workers.utils.losses", "ppo_loss"), [actor], {}
+    for role, kind in {ACTOR: "language_model", CRITIC: "value_model"}.items():
+        if role in trained and not _is_legacy(settings, tree):
+            backend = attribute(made(settings, role, tree), "engine", "strategy")
+            yield f"{role}.strategy", _BACKENDS, [], {"model_type": kind, "backend": backend}
     server = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
     if settings.text(ENGINE) == "vllm":
         rollout = {"config": made(settings, ROLLOUT, tree), "model_config": model}
         yield method(ROLLOUT, server, "_validate_configs", rollout)
         yield method(ROLLOUT, server, "_apply_quantization", rollout)
-
-
-def backend_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield an error for each role whose strategy is not supported by any of upstream's engines."""
-    if _is_legacy(settings, tree):
-        return
-    for role in roles:
-        strategy = attribute(made(settings, role, tree), "engine", "strategy")
-        # Only if no module that mentions the strategy registers it, all the others are read.
-        if isinstance(strategy, str) and strategy not in _backends(tree, strategy) and _backends(tree, ""):
-            yield Refusal(f"{role}.strategy", f"Unknown backend: {strategy}")
-
-
-def _backends(tree: SourceTree, mentioned: str) -> set[object]:
-    """Return the names that upstream's engines register in modules that mention a word."""
-    known: set[object] = set()
-    for module in tree.modules_with(("verl",), ["EngineRegistry.register(", mentioned]):
-        for node in ast.walk(tree.parse(module) or ast.Module([], [])):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "EngineRegistry.register":
-                named = next((each.value for each in node.keywords if each.arg == "backend"), None)
-                known |= {each.value for each in ast.walk(named or node) if isinstance(each, ast.Constant)}
-    return known
 
 
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
+import inspect
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .settings import Settings
 
 TYPES: Mapping[str, type] = {each.__name__: each for each in (bool, int, float, str, dict, list)}
-PLAIN = (str, bool, int, float, list, tuple, dict, type(None))
 
 
 class Unknown(Exception):
@@ -27,6 +27,15 @@ class Failed(Unknown):
         super().__init__(f"{kind}: {message}: {ast.unparse(node)}")
 
 
+class ListConfig(list[object]):
+    """A list of the configuration. After a conversion, it may be a plain list."""
+
+
+class DictConfig(dict[object, object]):
+    """A dictionary of the configuration. After a conversion, it may be a plain dictionary."""
+
+
+PLAIN = (str, bool, int, float, list, tuple, dict, type(None), ListConfig, DictConfig)
 ENDS = (Unknown, RecursionError)
 """The errors that end the interpretation of a call."""
 UNKNOWN = object()
@@ -57,38 +66,47 @@ class Section:
             return Section(self.values, key)
         if key not in self.values:
             return UNKNOWN
+        # Upstream's code may change its lists.
+        if type(value) in (list, dict):
+            value = self.values[key] = _configured(value)
         # Only the running job can resolve the rest of the interpolations; `???` marks a missing value.
         return UNKNOWN if isinstance(value, str | list) and ("${" in str(value) or value == "???") else value
 
 
-class Registry(dict[object, object]):
-    """A registry dictionary in upstream's code. If a look-up does not find a name, the registry reads the entries that
-    other modules register, one by one, until it finds the name."""
+def _configured(value: object) -> object:
+    if isinstance(value, dict):
+        return DictConfig((name, _configured(each)) for name, each in value.items())
+    return ListConfig(map(_configured, value)) if isinstance(value, list) else value
 
-    def __init__(self, own: Mapping[object, object], registered: Iterator[tuple[object, object]]) -> None:
-        super().__init__(own)
-        self._registered: Iterator[tuple[object, object]] | None = registered
+
+class Registry(dict[object, object]):
+    """A registry dictionary in upstream's code. If a look-up does not find a name, upstream's registrations are
+    followed one after the other, until one of them adds the name. They may also fill dictionaries in the registry."""
+
+    registrations: Generator[None, None, None]
+    """The registrations that have not been followed yet."""
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self._others()
+        return super().__contains__(name) or any(name in self.keys() for _unused in self._following())
 
     def __iter__(self) -> Iterator[object]:
-        for _unused in self._others():
+        for _unused in self._following():
             pass
         return super().__iter__()
 
-    def _others(self) -> Iterator[object]:
-        """Read the names that have not been read yet, and yield each of them."""
-        if self._registered is None:
-            raise Unknown
-        registered, self._registered = self._registered, None
-        for each, value in registered:
-            self[each] = value
-            # An error in the middle leaves the registry incomplete.
-            self._registered = registered
-            yield each
-            self._registered = None
-        self._registered = registered
+    def __setitem__(self, name: object, value: object) -> None:
+        if type(value) is dict:
+            value = Registry(value)
+            value.registrations = self.registrations
+        super().__setitem__(name, value)
+
+    def _following(self) -> Iterator[None]:
+        # A registration sees only the earlier ones.
+        if inspect.getgeneratorstate(self.registrations) != inspect.GEN_RUNNING:
+            for _unused in self.registrations:
+                if is_spoiled(self):
+                    raise Unknown
+                yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +117,11 @@ class Class:
 
 
 @dataclass(frozen=True, slots=True)
-class Dtype:
-    """A stand-in for a torch data type. It never equals a value in a configuration."""
+class Member:
+    """A member of an enumeration, or a torch data type. It never equals a value in a configuration."""
 
-    name: str
+    of: str
+    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +143,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module that is installed here, or a file of the user's."""
+    """A module that is installed on this machine, or the module in a user's file."""
 
     name: str
     tree: SourceTree | None
@@ -133,7 +152,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A class in a module that is installed here."""
+    """A class in a module that is installed on this machine."""
 
     module: Module
     name: str
@@ -149,9 +168,7 @@ def same(one: object, other: object) -> bool:
 def section(settings: Settings, key: str = "") -> Section:
     """Return a section of the configuration, or the whole configuration, as an argument for an interpreted
     function."""
-    # Upstream's code may change its lists. An unknown value has no copy.
-    own = {name: deepcopy(each) if isinstance(each, list | dict) else each for name, each in settings.values.items()}
-    return Section(own, key)
+    return Section(dict(settings.values), key)
 
 
 def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
@@ -192,8 +209,11 @@ def is_partly_unknown(value: object) -> bool:
 
 
 def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
-    """Call a Python function with these values. If the call raises an error and all values have plain types, raise
-    Failed, because upstream's code would raise the same error. Otherwise, raise Unknown for an error."""
+    """Call a Python function with `values`, and return its result.
+
+    If the call raises an error, raise Failed if all values have plain types, because upstream's code would raise the
+    same error. If a value has another type, raise Unknown.
+    """
     try:
         return function(*values)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
@@ -203,31 +223,23 @@ def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
 
 
 def refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
-    """Raise Failed if an ordering comparison, such as `<`, compares a setting that is a string with an unknown value,
-    because upstream compares settings only with numbers."""
+    """Raise Failed if an ordering operator, such as `<`, compares an unknown value with a setting whose value is a
+    string. Upstream orders settings only relative to numbers, so the comparison would fail."""
     sides = zip((node.left, *node.comparators), values, strict=True)
     texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
     if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):
-        raise Failed("TypeError", f"{texts[0]} is no number", node)
+        raise Failed("TypeError", _("upstream compares the text {text} with a number").format(text=texts[0]), node)
 
 
 def is_instance(value: object, kinds: ast.expr) -> bool:
-    each = [kinds]
-    while any(isinstance(kind, ast.BinOp | ast.Tuple) for kind in each):
-        each = [
-            part
-            for kind in each
-            for part in ([kind.left, kind.right] if isinstance(kind, ast.BinOp) else getattr(kind, "elts", [kind]))
-        ]
-    named = {kind.id if isinstance(kind, ast.Name) else "" for kind in each}
+    named = {each.id for each in ast.walk(kinds) if isinstance(each, ast.Name)}
     if named == {"Enum"} and isinstance(value, str):
         return False
-    # A list of the configuration is a ListConfig, and a list of upstream's is not.
     if named >= {"list", "ListConfig"} and isinstance(value, list):
         return True
     known = named - {"ListConfig", "DictConfig"}
     if value is UNKNOWN or isinstance(value, Section) or not TYPES.keys() >= known:
         raise Unknown
-    if isinstance(value, list | dict) and known & {"list", "dict"}:
+    if isinstance(value, ListConfig | dict) and known & {"list", "dict"}:
         raise Unknown
     return isinstance(value, tuple(TYPES[name] for name in known))

@@ -130,7 +130,7 @@ class Outcome:
 
 
 Blocks: TypeAlias = Mapping[str, int]
-"""The side of each block, by the name of the constant."""
+"""The length of each block, by the name of the constant that sets the length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +146,9 @@ class Judged:
 
     @property
     def best(self) -> Outcome:
-        """The outcome that determines the verdict on the kernel. If the kernel compiles in at least one outcome, this
-        is the first such outcome, because Triton's tuner skips configurations that fail. Otherwise, this is the first
-        outcome."""
+        """The outcome that determines the verdict on the kernel. If the kernel compiles with at least one set of
+        arguments, this is the outcome for the first such set, because Triton's tuner skips configurations that fail.
+        Otherwise, this is the outcome for the first set."""
         if not self.tried:
             return Outcome(verdict=Verdict.NOT_JUDGED, why=self.kernel.why)
         good = [outcome for _unused, outcome in self.tried if outcome.verdict is Verdict.COMPILES]

@@ -44,7 +44,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """This host in a launch."""
+    """This host, as one of the machines on which the launcher starts the job."""
 
     request: Request
     nodes: int

@@ -8,7 +8,10 @@ Megatron engine in `training`; `megatron` records the latter. Within a job, `con
 compares. `report` shows the result.
 """
 
-CHUNKS, PREFIX, GRAPHS = "chunked prefill", "prefix cache", "graphs"
-"""The settings of an engine that are exchanged."""
-ASK, ANSWERS, RESULT = "ask.json", "answers.json", "comparison.json"
-"""The files that the programs of a comparison use to pass on their results, in one folder."""
+from verl_npu.language import gettext as _
+
+EXCHANGED = CHUNKS, PREFIX, GRAPHS = _("chunked prefill"), _("prefix cache"), _("graphs")
+"""The settings of an engine that are exchanged. The engine without one answers in a folder with its number."""
+ASK, ANSWERS, RESULT = "ask.json", "answers.json", "comparison.pickle"
+"""The files that the programs of a comparison use to pass on their results, in one folder. The last one has texts for
+the user, which lose their translations in JSON."""

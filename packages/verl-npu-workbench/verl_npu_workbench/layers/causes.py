@@ -13,7 +13,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -21,36 +21,39 @@ from typing import Any, TypeAlias
 
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.glm.modeling_glm import apply_rotary_pos_emb
 
 from verl_npu.features.weight_sync.engines.proof import Expected, explain, head_of
 from verl_npu.features.weight_sync.transport.tensors import digest_of
+from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from . import CHUNKS, GRAPHS, PREFIX
 from .judging import Judgement, Pair, Verdict, judge_one
 from .recording import ATTENTION, HEAD, QUERY, Recording, prefix_of
-from .reference import Kind, Operator, Reference
+from .reference import Kind, Operator, Reference, changed
 
 
-class Reason(str, Enum):
+class Reason(Enum):
     """The possible causes of a difference, each of which the comparison tests."""
 
-    BASE = "rotary base"
-    SCALING = "rotary scaling"
-    LAYOUT = "rotary layout"
-    POSITION = "positions"
-    EPSILON = "epsilon of a norm"
-    SCALE = "softmax scale"
-    MASK = "attention mask"
-    PADDING = "padding"
-    WEIGHT = "another weight"
-    TRANSPOSED = "transposed weight"
-    BIAS = "dropped bias"
-    TIE = "tie of head and embedding"
-    DTYPE = "dtype"
-    ROUTING = "routing of experts"
-    TEMPERATURE = "temperature"
-    FILTER = "top-k or top-p"
-    LABELS = "probability of another token"
+    BASE = _("rotary base")
+    SCALING = _("rotary scaling")
+    LAYOUT = _("rotary layout")
+    POSITION = _("positions")
+    EPSILON = _("epsilon of a norm")
+    SCALE = _("softmax scale")
+    MASK = _("attention mask")
+    PADDING = _("padding")
+    WEIGHT = _("another weight")
+    TRANSPOSED = _("transposed weight")
+    BIAS = _("dropped bias")
+    TIE = _("tie of head and embedding")
+    DTYPE = _("dtype")
+    ROUTING = _("routing of experts")
+    TEMPERATURE = _("temperature")
+    FILTER = _("top-k or top-p")
+    LABELS = _("probability of another token")
     CHUNKS = CHUNKS
     PREFIX = PREFIX
     GRAPHS = GRAPHS
@@ -78,23 +81,18 @@ class Cause:
 
     reason: Reason
     said: str
-    """What the side computes with, and what the trainer's configuration says."""
+    """The settings that the side (trainer or engine) computes with, and the settings in the trainer's
+    configuration."""
     edit: Edit | None = None
     """Makes a reference compute in the same way; None if a second run of the engine showed the cause."""
     whole: Edit | None = None
     """The same for every layer, if `edit` changes only one. None otherwise."""
 
 
-@contextmanager
-def exchanged(edit: Edit | None, *references: Reference) -> Iterator[None]:
+def exchanged(edit: Edit | None, *references: Reference) -> AbstractContextManager[None]:
     """Context manager that applies an edit to each reference. Within the `with` block, the references have the
     attribute values that the edit returns."""
-    with ExitStack() as stack:
-        for reference in references:
-            for owner, name, value in edit(reference) if edit else ():
-                stack.callback(setattr, owner, name, getattr(owner, name))
-                setattr(owner, name, value)
-        yield
+    return changed(*(change for reference in references if edit for change in edit(reference)))
 
 
 def cause_of(
@@ -110,11 +108,12 @@ def cause_of(
     """
     for reason, again in (reruns or {}).items():
         if not judge_one(judgement.operator, again, pair.on(again.batch)).is_bad:
-            return Cause(reason, f"without {reason.value}, this operator is as expected")
+            said = _("without {reason}, this operator is as expected").format(reason=reason.value)
+            return Cause(reason, said)
     search = _Search(judgement, recording, pair, sampling or Sampling())
     for candidates in _CANDIDATES.get(judgement.operator.kind, (_weights,)):
         for cause in candidates(search):
-            with exchanged(cause.edit, *pair.both):
+            with exchanged(cause.edit, *pair):
                 if not judge_one(judgement.operator, recording, pair).is_bad:
                     return cause
     return _narrower(search)
@@ -175,7 +174,14 @@ class _Search:
             heads.setdefault(digest_of(head_of(each)), []).append(other)
         expected = Expected(path, tuple(mine.shape), digest_of(mine), digest_of(head_of(mine)), None, {})
         held = self.differing[path].to(mine.dtype)
-        return explain(expected, held, stale=False, sent=heads, holder="this side")
+        said = explain(expected, held, stale=False, sent=heads, holder=_("this side"))
+        return _("{path}: {difference}").format(path=path, difference=said)
+
+
+def _instead(found: object, own: object, words: str = _("{found} instead of {own}"), **more: object) -> str:
+    """Return a text about a value of this side and the trainer's one."""
+    one, other = (f"{each:g}" if isinstance(each, float) else each for each in (found, own))
+    return words.format(found=one, own=other, **more)
 
 
 # Norms.
@@ -200,9 +206,7 @@ def _epsilons(search: _Search) -> Iterator[Cause]:
         return
     for value in (10.0 ** round(math.log10(max(found, 1e-12))), found, 0.0):
         if value >= 0 and value != own:
-            yield Cause(
-                Reason.EPSILON, f"{value:.3g} instead of {own:.3g}", _of_all(name.rpartition(".")[2], leaf, value)
-            )
+            yield Cause(Reason.EPSILON, _instead(value, own), _of_all(name.rpartition(".")[2], leaf, value))
 
 
 # Rotary embeddings.
@@ -226,18 +230,18 @@ def _rotary(search: _Search) -> Iterator[Cause]:
         bases = [float(f"{math.exp(min(slope, 60.0)):.{digits}g}") for digits in (1, 2, 3)]
     for each in bases:
         if each != base:
-            yield Cause(Reason.BASE, f"{each:g} instead of {base:g}", _frequency(each**-steps))
+            yield Cause(Reason.BASE, _instead(each, base), _frequency(each**-steps))
     yield from _scaled(search.config, *(float(base ** -steps[-1] / each[-1]) for each in (own, frequencies)))
     divided = float((own / frequencies)[: max(1, len(own) // 2)].median())
-    for said, values, scaling in (
-        *((f"frequencies divided by {each:.4g}", own / each, factor) for each in (float(f"{divided:.2g}"), divided)),
-        ("none", base**-steps, 1.0),
-        ("without its factor of cos and sin", own, 1.0),
-        (f"a factor of cos and sin of {measured:.4g} instead of {factor:.4g}", own, measured),
-        ("other frequencies", frequencies, measured),
-    ):
-        yield Cause(Reason.SCALING, said, _frequency(values, scaling))
-    yield Cause(Reason.LAYOUT, "pairs of neighbours instead of halves, or the reverse", _other_layout(search))
+    for each in (float(f"{divided:.2g}"), divided):
+        said = _("frequencies divided by {factor}").format(factor=f"{each:.4g}")
+        yield Cause(Reason.SCALING, said, _frequency(own / each, factor))
+    yield Cause(Reason.SCALING, _("no scaling"), _frequency(base**-steps, 1.0))
+    for each in (float(f"{measured:.3g}"), measured):
+        said = _instead(each, factor, _("a factor of cos and sin of {found} instead of {own}"))
+        yield Cause(Reason.SCALING, said, _frequency(own, each))
+    yield Cause(Reason.SCALING, _("other frequencies"), _frequency(frequencies, measured))
+    yield Cause(Reason.LAYOUT, _("pairs of neighbors instead of halves, or the reverse"), _other_layout(search))
 
 
 def _base(config: Any) -> float:
@@ -254,16 +258,18 @@ def _scaled(config: Any, own: float, measured: float) -> Iterator[Cause]:
     if kind not in ROPE_INIT_FUNCTIONS or not first or not math.isfinite(measured):
         return
     factor, truncated, size = float(f"{measured:.3g}"), settings.get("truncate", True), config.max_position_embeddings
-    for said, change, positions in (
+    own = float(f"{own:.3g}")
+    for words, found, before, change, positions in (
         # Until 4.55, transformers divides the two sizes.
-        (f"a factor of {factor:.3g} instead of {own:.3g}", {"factor": factor}, round(factor * first)),
-        (f"truncate is {not truncated} instead of {truncated}", {"truncate": not truncated}, size),
-        (f"the ramp of {first} positions instead of {size}", {}, first),
+        (_("a factor of {found} instead of {own}"), factor, own, {"factor": factor}, round(factor * first)),
+        (_("truncate is {found} instead of {own}"), not truncated, truncated, {"truncate": not truncated}, size),
+        (_("the ramp of {found} positions instead of {own}"), first, size, {}, first),
     ):
-        changed = copy.deepcopy(config)
-        setattr(changed, name, {**settings, **change})
-        changed.max_position_embeddings = positions
-        yield Cause(Reason.SCALING, said, _frequency(*ROPE_INIT_FUNCTIONS[kind](changed, torch.device("cpu"))))
+        other = copy.deepcopy(config)
+        setattr(other, name, {**settings, **change})
+        other.max_position_embeddings = positions
+        edit = _frequency(*ROPE_INIT_FUNCTIONS[kind](other, torch.device("cpu")))
+        yield Cause(Reason.SCALING, _instead(found, before, words), edit)
 
 
 def _turned(search: _Search) -> tuple[torch.Tensor, float]:
@@ -294,10 +300,12 @@ def _positions(turned: torch.Tensor, frequencies: torch.Tensor, places: torch.Te
 def _moved(offsets: torch.Tensor, positions: torch.Tensor, exact: Reference) -> Cause:
     constant = all(len(offsets[exact.rows == row].unique()) == 1 for row in exact.rows.unique())
     first = int(offsets.nonzero()[0])
-    reason, said = Reason.POSITION, f"shifted by {', '.join(str(each) for each in offsets.unique().tolist()[:4])}"
+    several = ", ".join(str(each) for each in offsets.unique().tolist()[:4])
+    reason, said = Reason.POSITION, _("shifted by {offsets}").format(offsets=several)
     if not constant and exact.places[first] > 0 and positions[first] == 0:
-        reason, said = Reason.CHUNKS, f"positions start again at token {int(exact.places[first])}"
-    return Cause(reason, said, _set("positions", lambda _: positions))
+        reason = Reason.CHUNKS
+        said = _("positions start again at token {token}").format(token=int(exact.places[first]))
+    return Cause(reason, said, _set("positions", lambda places: positions))
 
 
 def _frequencies(turned: torch.Tensor, places: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
@@ -317,27 +325,17 @@ def _frequencies(turned: torch.Tensor, places: torch.Tensor, own: torch.Tensor) 
 
 
 def _other_layout(search: _Search) -> Edit:
+    """Let latent attention rotate pairs as the other setting says, and any other attention as GLM's does."""
+
     def edit(reference: Reference) -> Iterator[tuple[Any, str, Any]]:
         config, name = reference.decoder.config, "apply_rotary_pos_emb"
         file = sys.modules[type(reference.module(search.operator.module)).__module__]
         if getattr(config, "rope_interleave", None) is not None:
             yield config, "rope_interleave", not config.rope_interleave
         elif hasattr(file, name):
-            yield file, name, _rotate_neighbours
+            yield file, name, apply_rotary_pos_emb
 
     return edit
-
-
-def _rotate_neighbours(query: Any, key: Any, cos: Any, sin: Any, *args: Any, **named: Any) -> tuple[Any, Any]:
-    size = cos.shape[-1]
-    cos, sin = (each[..., : size // 2].repeat_interleave(2, dim=-1)[:, None] for each in (cos, sin))
-
-    def rotate(heads: Any) -> Any:
-        turned, rest = heads[..., :size], heads[..., size:]
-        across = torch.stack((-turned[..., 1::2], turned[..., ::2]), dim=-1).flatten(-2)
-        return torch.cat([turned * cos + across * sin, rest], dim=-1)
-
-    return rotate(query), rotate(key)
 
 
 # Attention.
@@ -351,12 +349,12 @@ def _attention(search: _Search) -> Iterator[Cause]:
         prompts, token = search.recording.batch.prompts, getattr(search.config, "pad_token_id", None) or 0
         for length in (max(prompts), search.sampling.prompt_length):
             counts = tuple(max(0, length - each) for each in prompts)
-            said = f"attention sees the pad tokens before each prompt, up to {length} tokens"
+            said = _("attention sees the pad tokens before each prompt, up to {length} tokens").format(length=length)
             if any(counts):
                 yield Cause(Reason.PADDING, said, _set("pads", (counts, token)))
     own = search.module.scaling
     measured = _minimum(lambda value: search.error(_of_all("self_attn", "scaling", value)), own)
-    yield Cause(Reason.SCALE, f"{measured:.4g} instead of {own:.4g}", _of_all("self_attn", "scaling", measured))
+    yield Cause(Reason.SCALE, _instead(measured, own), _of_all("self_attn", "scaling", measured))
 
 
 def _seen(search: _Search) -> Iterator[Cause]:
@@ -389,16 +387,22 @@ def _seen(search: _Search) -> Iterator[Cause]:
         best = int(errors.norm(dim=1).nan_to_num(nan=torch.inf).argmin())
         first[row], last[row] = (best, row) if best <= row else (start, start + best - row - 1)
     row = bad[0]
-    begins, (rows, places) = [int(exact.places[first[each]]) for each in bad], (exact.rows, exact.places)
-    reason, seen_tokens = Reason.MASK, f"tokens {begins[0]} to {places[last[row]]}"
-    said = f"token {places[row]} of sequence {rows[row]} sees {seen_tokens}"
-    if rows[first[row]] != rows[row]:
-        said += f" of sequences {rows[first[row]]} to {rows[last[row]]}"
+    begins, reason = [int(exact.places[first[each]]) for each in bad], Reason.MASK
+    (begin, first_row), (token, own_row), (end, last_row) = (
+        (int(exact.places[each]), int(exact.rows[each])) for each in (first[row], row, last[row])
+    )
+    said = _("token {token} of sequence {row} sees tokens {first} to {last}")
+    if first_row != own_row:
+        said = _(
+            "token {token} of sequence {row} sees tokens {first} to {last} of sequences {first_row} to {last_row}"
+        )
+    values = {"token": token, "row": own_row, "first": begin, "last": end}
+    said = said.format(**values, first_row=first_row, last_row=last_row)
     common = statistics.mode(begins)
     if common and begins.count(common) > len(begins) / 2:
-        reason, said = Reason.CHUNKS, f"tokens from {common} on do not see the tokens before"
+        reason, said = Reason.CHUNKS, _("tokens from {token} on do not see earlier tokens").format(token=common)
     order = torch.arange(len(made))
-    yield Cause(reason, said, _set("allowed", lambda *_: (order >= first[:, None]) & (order <= last[:, None])))
+    yield Cause(reason, said, _set("allowed", lambda *given: (order >= first[:, None]) & (order <= last[:, None])))
 
 
 # Weights.
@@ -412,12 +416,13 @@ def _linear(search: _Search) -> Iterator[Cause]:
             continue
         if getattr(module, "bias", None) is not None:
             edit = _parameters({f"{whole}.bias": torch.zeros_like(module.bias)})
-            yield Cause(Reason.BIAS, f"{whole} without its bias", edit)
+            yield Cause(Reason.BIAS, _("{name} without its bias").format(name=whole), edit)
         edit = _parameters({f"{whole}.weight": weight.T.reshape(weight.shape)})
-        yield Cause(Reason.TRANSPOSED, f"the weight of {whole} is transposed", edit)
+        yield Cause(Reason.TRANSPOSED, _("the weight of {name} is transposed").format(name=whole), edit)
     if name == HEAD and not search.config.tie_word_embeddings:
         edit = _parameters({f"{HEAD}.weight": search.pair.exact.decoder.embed_tokens.weight})
-        yield Cause(Reason.TIE, "the head is the embedding, and the trainer's is not", edit)
+        said = _("the head shares the embedding's weight, but the trainer's head does not")
+        yield Cause(Reason.TIE, said, edit)
 
 
 def _weights(search: _Search) -> Iterator[Cause]:
@@ -427,15 +432,16 @@ def _weights(search: _Search) -> Iterator[Cause]:
     own = [path for path in differing if path.startswith(name)]
     if not own:
         return
-    said = [f"{path}: {search.explained(path)}" for path in own]
+    said = [search.explained(path) for path in own]
     reason = Reason.TRANSPOSED if "transposed" in said[0] else Reason.WEIGHT
     if kind is Kind.HEAD and search.config.tie_word_embeddings:
-        reason, said = Reason.TIE, ["the head is not the embedding, and the trainer's is"]
-    if len(differing) > len(own):
-        more = len(differing) - len(own)
-        said.append("1 other weight differs" if more == 1 else f"{more} other weights differ")
+        reason = Reason.TIE
+        said = [_("the head does not share the embedding's weight, but the trainer's head does")]
+    if more := len(differing) - len(own):
+        words = ngettext("{count} other weight differs", "{count} other weights differ", more)
+        said.append(words.format(count=more))
     edit = _parameters({path: differing[path] for path in own})
-    yield Cause(reason, "; ".join(said[:2] + said[2:][-1:]), edit, _parameters(differing))
+    yield Cause(reason, _("; ").join(said[:2] + said[2:][-1:]), edit, _parameters(differing))
 
 
 def _fitted(search: _Search) -> Iterator[Cause]:
@@ -449,9 +455,10 @@ def _fitted(search: _Search) -> Iterator[Cause]:
         return
     bias = getattr(module, "bias", None)
     weight = torch.linalg.lstsq(given, made if bias is None else made - bias).solution.T
-    known = search.recording.held(f"{name}.weight") is not None
-    said = f"{name} multiplies with another weight" + (", which the side does not hold" if known else "")
-    yield Cause(Reason.WEIGHT, said, _parameters({f"{name}.weight": weight}))
+    said = _("{name} multiplies with another weight")
+    if search.recording.held(f"{name}.weight") is not None:
+        said = _("{name} multiplies with another weight, which this side does not hold")
+    yield Cause(Reason.WEIGHT, said.format(name=name), _parameters({f"{name}.weight": weight}))
 
 
 # Experts and log-probabilities.
@@ -468,11 +475,11 @@ def _routing(search: _Search) -> Iterator[Cause]:
         own = next((getattr(each, leaf) for each in owners if hasattr(each, leaf)), None)
         for value in values:
             if own is not None and value != own:
-                edit = _of_all("mlp|gate", leaf, value)
-                yield Cause(Reason.ROUTING, f"{leaf} is {value} instead of {own}", edit)
+                said = _instead(value, own, _("{setting} is {found} instead of {own}"), setting=leaf)
+                yield Cause(Reason.ROUTING, said, _of_all("mlp|gate", leaf, value))
     bias = getattr(search.module.gate, "e_score_correction_bias", None)
     if bias is not None:
-        yield Cause(Reason.BIAS, "without e_score_correction_bias", _parameters({name: torch.zeros_like(bias)}))
+        yield Cause(Reason.BIAS, _("without e_score_correction_bias"), _parameters({name: torch.zeros_like(bias)}))
 
 
 def _chosen(search: _Search) -> Iterator[Cause]:
@@ -489,13 +496,12 @@ def _chosen(search: _Search) -> Iterator[Cause]:
     )
     count = search.config.num_experts_per_tok
     experts = [sorted(each[0].abs().topk(count)[1].tolist()) for each in (used, own)]
-    place = exact.places[bad][0], exact.rows[bad][0]
-    said = "token {} of sequence {} has the experts {} instead of {}".format(*place, *experts)
+    said, shown = _("token {token} of sequence {row} has the experts {found} instead of {own}"), [*map(str, experts)]
     if experts[0] == experts[1]:
-        weights = [[f"{float(each[0, number]):.3g}" for number in experts[0]] for each in (used, own)]
-        said = "token {} of sequence {} has experts' weights of {} instead of {}".format(
-            *place, *map(", ".join, weights)
-        )
+        said = _("token {token} of sequence {row} has experts' weights of {found} instead of {own}")
+        shown = [", ".join(f"{float(each[0, number]):.3g}" for number in experts[0]) for each in (used, own)]
+    token, row = int(exact.places[bad][0]), int(exact.rows[bad][0])
+    said = said.format(token=token, row=row, found=shown[0], own=shown[1])
 
     def edit(reference: Reference) -> Iterator[tuple[Any, str, Any]]:
         module = reference.module(name)
@@ -515,13 +521,15 @@ def _chosen(search: _Search) -> Iterator[Cause]:
 
 
 def _sampled(search: _Search) -> Iterator[Cause]:
-    own, sampling = search.pair.exact.conditions.temperature, search.sampling
+    own, sampling = search.pair.exact.temperature, search.sampling
     measured = _minimum(lambda value: search.error(_set("temperature", value)), own)
     for value in (float(f"{measured:.2g}"), float(f"{measured:.3g}"), measured):
         if value != own:
-            yield Cause(Reason.TEMPERATURE, f"{value:.4g} instead of {own:.4g}", _set("temperature", value))
+            yield Cause(Reason.TEMPERATURE, _instead(value, own), _set("temperature", value))
     if sampling.top_k > 0 or sampling.top_p < 1:
-        said = f"log-probabilities among the tokens that top_k={sampling.top_k} and top_p={sampling.top_p} keep"
+        said = _(
+            "log-probabilities are computed only among the tokens that top_k={top_k} and top_p={top_p} keep"
+        ).format(top_k=sampling.top_k, top_p=sampling.top_p)
         yield Cause(Reason.FILTER, said, _set("kept", lambda logits: _kept(sampling, logits)))
 
 
@@ -539,8 +547,8 @@ def _labels(search: _Search) -> Iterator[Cause]:
                     row, at = packed[begin]
                     targets[answers.index(packed[begin + length - 1])] = batch.tokens[row][at]
         if not torch.equal(targets, batch.targets()):
-            said = f"at the end of each of {parts} parts of packed sequences, the part's first token"
-            yield Cause(Reason.LABELS, said, _set("targets", targets))
+            said = _("at the end of each of {parts} parts of packed sequences, the part's first token")
+            yield Cause(Reason.LABELS, said.format(parts=parts), _set("targets", targets))
 
 
 def _kept(sampling: Sampling, logits: torch.Tensor) -> torch.Tensor:
@@ -553,20 +561,23 @@ def _kept(sampling: Sampling, logits: torch.Tensor) -> torch.Tensor:
 
 def _narrower(search: _Search) -> Cause | None:
     """Return the dtype that explains the error, if the operator's outputs also are numbers of that dtype."""
-    if search.judgement.verdict is not Verdict.LARGER:
+    judgement = search.judgement
+    if judgement.verdict is not Verdict.LARGER:
         return None
     made = search.recording.together(search.operator.made)
     if search.operator.kind is Kind.BLOCK:
         # The projection behind an attention may be right.
         made = search.recording.values.get(f"{search.operator.name}.o_proj:in", made)
-    made = made[search.judgement.beyond]
+    made = made[judgement.beyond]
     own = search.recording.dtype
     for dtype in (torch.bfloat16, torch.float16):
         alike = float((made.to(dtype).to(made.dtype) == made).double().mean())
         # Most numbers of a coarse dtype are also numbers of a finer one.
         if torch.finfo(dtype).eps > torch.finfo(own).eps and alike > 0.99:
-            said, share = f"{dtype} instead of {own}".replace("torch.", ""), search.judgement.tokens
-            return Cause(Reason.DTYPE, said if share > 0.99 else f"{said}, for {share:.0%} of the tokens")
+            said, share = _instead(*(str(each).removeprefix("torch.") for each in (dtype, own))), judgement.tokens
+            if share <= 0.99:
+                said = _("{said}, for {share} of the tokens").format(said=said, share=f"{share:.0%}")
+            return Cause(Reason.DTYPE, said)
     return None
 
 
@@ -588,7 +599,7 @@ _CANDIDATES: Mapping[Kind, tuple[Callable[[_Search], Iterator[Cause]], ...]] = {
 
 
 def _set(name: str, value: Any) -> Edit:
-    return lambda reference: [(reference.conditions, name, value)]
+    return lambda reference: [(reference, name, value)]
 
 
 def _frequency(values: torch.Tensor, factor: float | None = None) -> Edit:

@@ -10,24 +10,25 @@ from typing import Any
 import torch
 
 from verl_npu.errors import RolloutError
+from verl_npu.language import gettext as _
 
 from .causes import Cause, Reason, Sampling, cause_of, exchanged
-from .judging import MARGIN, Judgement, Pair, Verdict, first_bad, judge, pair_of
+from .judging import MARGIN, Judgement, Pair, Verdict, judge
 from .recording import LOGPROBS, Recording
-from .reference import operators
+from .reference import Reference, operators
 
 
-class Side(str, Enum):
+class Side(Enum):
     """One of the computations that are compared."""
 
-    TRAINER = "trainer"
-    ENGINE = "engine"
-    GRAPHS = "engine with graphs"
+    TRAINER = _("trainer")
+    ENGINE = _("engine")
+    GRAPHS = _("engine with graphs")
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The differences between the two sides' log-probabilities of the response tokens."""
+    """The differences between the trainer's and the engine's log-probabilities of the response tokens."""
 
     tokens: int
     k1: float
@@ -67,24 +68,25 @@ class Judged:
 
     recording: Recording
     operators: Sequence[Judgement]
-    streams: Sequence[tuple[str, float, float]]
+    streams: Sequence[Mapping[str, object]]
     """The residual stream at each norm: its name, its error over all layers before, and that of rounding alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of the trainer with the engine: the verdicts on both sides, the first operator with an unexpected
-    error, and the cause of the error."""
+    """The comparison of the trainer with the engine: the verdicts on both of them, the first operator with an
+    unexpected error, and the cause of the error."""
 
     sides: Mapping[Side, Judged]
     numbers: Numbers | None
-    """None if one side has no log-probabilities."""
+    """None if no log-probabilities of the trainer or of the engine were recorded."""
     first: Judgement | None = None
     side: Side | None = None
     """The side of `first`."""
     cause: Cause | None = None
     remaining: Numbers | None = None
-    """How far the side is from the reference that computes with the cause, in the side's dtype."""
+    """The differences that remain between `side` and a reference that computes with the cause in the dtype of
+    `side`."""
 
 
 def compare(
@@ -96,30 +98,35 @@ def compare(
     temperature: float = 1.0,
     graphs: Recording | None = None,
 ) -> Comparison:
-    """Compare both sides with the trainer's model on the host, and look for the cause of the first difference.
+    """Compare the trainer and the engine with the trainer's model on the host, and look for the cause of the first
+    difference.
 
     `reruns` and `graphs` are recordings of the engine with one setting changed. `graphs` is also compared with the
     model.
 
     Raises:
-        RolloutError: no operator of a side was recorded.
+        RolloutError: no operator of the trainer or no operator of the engine was recorded.
     """
     recordings = {Side.TRAINER: trainer, Side.ENGINE: engine, **({Side.GRAPHS: graphs} if graphs else {})}
     pairs: dict[torch.dtype, Pair] = {}
     judged, firsts = {}, {}
     for side, recording in recordings.items():
-        pair = pairs.get(recording.dtype) or pair_of(model, recording.batch, recording.dtype, temperature)
-        pairs[recording.dtype], pair = pair, pair.on(recording.batch)
+        batch, dtype = recording.batch, recording.dtype
+        if dtype not in pairs:
+            pairs[dtype] = Pair(*(Reference(model, batch, each, temperature) for each in (torch.float64, dtype)))
+        pair = pairs[dtype].on(batch)
         found = list(judge(recording, pair))
         if not found:
             raise RolloutError(
-                subject=f"the recording of the {side.value}",
-                expected="inputs and outputs of the model's operators",
-                found=f"{len(recording.values)} values, and no operator with both its inputs and its outputs",
-                fix="use versions of the engine and the trainer that verl-npu supports for this comparison",
+                subject=_("the recording of the {side}").format(side=side.value),
+                expected=_("inputs and outputs of the model's operators"),
+                found=_("{count} values, and no operator with both its inputs and its outputs").format(
+                    count=len(recording.values)
+                ),
+                fix=_("use versions of the engine and the trainer that verl-npu supports for this comparison"),
             )
         judged[side] = Judged(recording, found, _streams(recording, pair))
-        bad = first_bad(found)
+        bad = next((each for each in found if each.is_bad), None)
         if bad is not None:
             # A side may have recorded fewer operators than another one.
             firsts[side] = list(operators(pair.exact.decoder)).index(bad.operator), bad
@@ -145,17 +152,16 @@ def compare(
     return Comparison(judged, apart, bad, side, cause, remaining)
 
 
-def _streams(recording: Recording, pair: Pair) -> list[tuple[str, float, float]]:
-    names = [f"layers.{number}.input_layernorm:in" for number in range(len(pair.exact.decoder.layers))] + ["norm:in"]
-    streams = zip(names, pair.exact.stream(), pair.rounded.stream(), strict=True)
+def _streams(recording: Recording, pair: Pair) -> list[Mapping[str, object]]:
+    exact, rounded = (each.stream() for each in pair)
     return [
-        (
-            name.removesuffix(":in"),
-            float((recording.values[name].double() - exact).norm() / exact.norm()),
-            float((rounded.double() - exact).norm() / exact.norm()),
-        )
-        for name, exact, rounded in streams
-        if name in recording.values
+        {
+            "name": name.removesuffix(":in"),
+            "error": float((recording.values[name].double() - right).norm() / right.norm()),
+            "rounding": float((rounded[name].double() - right).norm() / right.norm()),
+        }
+        for name, right in exact.items()
+        if name.endswith("norm:in") and name in recording.values
     ]
 
 
@@ -164,7 +170,7 @@ def content(made: Comparison, not_shown: Sequence[str]) -> dict[str, object]:
     does not cover."""
     bad, cause = made.first, made.cause
     missing = [
-        f"{side.value}: {name} was not recorded"
+        _("{side}: {name} was not recorded").format(side=side.value, name=name)
         for side, judged in made.sides.items()
         for name in ("norm:out", LOGPROBS)
         if name not in judged.recording.values
@@ -184,7 +190,7 @@ def _side(judged: Judged) -> dict[str, object]:
     return {
         "dtype": str(judged.recording.dtype).removeprefix("torch."),
         "operators": [_judgement(each) for each in judged.operators],
-        "streams": [dict(zip(("name", "error", "rounding"), each, strict=True)) for each in judged.streams],
+        "streams": judged.streams,
     }
 
 

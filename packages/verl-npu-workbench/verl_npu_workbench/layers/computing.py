@@ -1,6 +1,7 @@
-"""Computes both sides on this machine: `prepare FOLDER` or `compare FOLDER`.
+"""Runs a step of the comparison of the trainer with the engine on this machine: `prepare FOLDER` or `compare FOLDER`.
 
-`prepare` writes the digests of the trainer's weights for the engine, and `compare` judges the recordings.
+`prepare` writes the digests of the trainer's weights for the engine, and the number of NPUs. `compare` judges the
+recordings.
 """
 
 from __future__ import annotations
@@ -8,19 +9,22 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from verl_npu.ascend.software import import_torch_npu
 from verl_npu.features.weight_sync.transport.tensors import digest_of
+from verl_npu.language import gettext as _
 
 from ..simulation.rollout.model import own_modules
-from . import ANSWERS, ASK, RESULT, training
+from . import ANSWERS, ASK, EXCHANGED, RESULT, training
 from .causes import Reason, Sampling
 from .comparing import compare, content
-from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
+from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, record, recorded, weights_of
 from .vllm import read
 
 
@@ -28,34 +32,35 @@ def main(words: list[str]) -> None:
     """Run the computation that the command line asks for."""
     step, folder = words[0], Path(words[1])
     asked = json.loads((folder / ASK).read_text())
-    # Its import brings verl-npu's patches into transformers, as in the trainer.
-    with contextlib.suppress(ImportError):
-        if step == "compare":
-            importlib.import_module("verl")
-    dtype, trained = (getattr(torch, asked[side]["dtype"]) for side in ("engine", "trainer"))
-    # Neither side may have more digits than the reference.
-    model = _load(asked, dtype if step == "prepare" else torch.promote_types(dtype, trained), "sdpa")
+    dtype = getattr(torch, asked["engine"]["dtype"])
     if step == "prepare":
-        asked["weights"] = {
-            name: (digest_of(weight), list(weight.shape)) for name, weight in model.state_dict().items()
-        }
+        import_torch_npu()
+        weights = _load(asked, dtype, "sdpa").state_dict()
+        asked["weights"] = {name: (digest_of(weight), list(weight.shape)) for name, weight in weights.items()}
+        asked["npus"] = max(1, torch.npu.device_count())
         (folder / ASK).write_text(json.dumps(asked))
         return
+    # Its import brings verl-npu's patches into transformers, as in the trainer.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("verl")
+    trained = getattr(torch, asked["trainer"]["dtype"])
+    # Neither side may have more digits than the reference.
+    model = _load(asked, torch.promote_types(dtype, trained), "sdpa")
     sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
     if (folder / ANSWERS).exists():
-        engine = read_beside(folder, dtype, model)
+        engine = read(folder, dtype, model)
     else:
         served = model if dtype == trained else _load(asked, dtype, "sdpa")
         engine = generated(served, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     trainer, said, notes = _trained(folder, asked, engine.batch, model)
     again = {
-        each: read_beside(folder / each.value, dtype, model)
-        for each in Reason
-        if (folder / each.value / ANSWERS).exists()
+        Reason(name): read(folder / str(number), dtype, model)
+        for number, name in enumerate(EXCHANGED)
+        if (folder / str(number) / ANSWERS).exists()
     }
     made = compare(model, trainer, engine, sampling, again, temperature, again.pop(Reason.GRAPHS, None))
     result = {"trainer": said, **content(made, notes)}
-    (folder / RESULT).write_text(json.dumps(result, indent=2))
+    (folder / RESULT).write_bytes(pickle.dumps(result))
 
 
 def _load(asked: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
@@ -74,35 +79,28 @@ def _trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> t
     """
     notes, attention = list[str](), asked["attention"]
     device = "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
-    if training.supported(asked):
-        said = f"verl's engine {asked['trainer']['strategy']} on {asked['trainer']['ranks']} ranks"
+    strategy = asked["trainer"]["strategy"]
+    if training.supported(strategy):
+        ranks = asked["trainer"]["ranks"]
+        said = _("verl's {strategy} engine on {ranks} ranks").format(strategy=strategy, ranks=ranks)
         try:
             return training.trained(folder, asked, batch, model), said, notes
         except RuntimeError as error:
-            notes.append(f"{said}: transformers takes its place ({str(error)[-200:]})")
+            note = _("{engine} failed, so transformers computes the trainer's side: {error}")
+            notes.append(note.format(engine=said, error=str(error)[-200:]))
     else:
-        notes.append(
-            f"this verl has no training engine for {asked['trainer']['strategy']}, so transformers takes its place"
+        note = _(
+            "this verl version has no training engine for {strategy}, so transformers computes the trainer's side"
         )
-    temperature, said = asked["settings"]["temperature"], f"transformers on {device}"
+        notes.append(note.format(strategy=strategy))
+    temperature, said = asked["settings"]["temperature"], _("transformers on {device}").format(device=device)
     dtype = getattr(torch, asked["trainer"]["dtype"])
     try:
         return record(_load(asked, dtype, attention).to(device), batch, temperature), said, notes
     except (ImportError, ValueError, RuntimeError, NotImplementedError) as error:
-        notes.append(f"the trainer's attention {attention}: sdpa takes its place ({str(error).splitlines()[0][:120]})")
+        note = _("the trainer's attention {attention} failed, so sdpa is used instead: {error}")
+        notes.append(note.format(attention=attention, error=str(error).splitlines()[0][:120]))
     return record(_load(asked, dtype, "sdpa").to(device), batch, temperature), said, notes
-
-
-def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
-    """Read an engine's recording, with the weights under the names that a transformers model uses."""
-    made = read(folder, dtype, model.config.get_text_config().num_key_value_heads)
-    prefix = prefix_of(model)
-
-    def held(name: str) -> torch.Tensor | None:
-        found = made.held(prefix + name)
-        return made.held(name) if found is None else found
-
-    return Recording(made.batch, made.dtype, made.values, held)
 
 
 def generated(model: Any, prompts: list[list[int]], new: int, temperature: float) -> Recording:
@@ -117,7 +115,7 @@ def generated(model: Any, prompts: list[list[int]], new: int, temperature: float
     with torch.no_grad(), recorded(model, recorder):
         for row, answer in enumerate(tokens):
             cache, begin = None, 0
-            for _ in range(new):
+            for _token in range(new):
                 recorder.begin([(row, at) for at in range(begin, len(answer))])
                 ids = torch.tensor([answer[begin:]], device=device)
                 # In transformers 4, Qwen2.5-VL does not count the tokens in the cache.

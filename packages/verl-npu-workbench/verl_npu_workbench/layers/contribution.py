@@ -19,7 +19,8 @@ layers = Feature("layers", "The rollout engine computes the same values as the t
     _MODE,
     uses=[f"verl.workers.fsdp_workers:ActorRolloutRefWorker.{name}" for name in ("compute_log_prob", "rollout_mode")],
     why="If the engine computes other values than the trainer, a job only shows a high kl, or nothing.",
-    how="On the first step and on every N-th one, we compare the layers of both before the engine sleeps.",
+    how="On the first step and on every N-th one, we compare the engine's layers with the trainer's before the engine "
+    "sleeps.",
     link="none: nobody seems to have asked for it",
     retired_by=Never("this is verl-npu's own check, for users who ask where trainer and engine part"),
     requires=Defines(_MODE),

@@ -41,8 +41,8 @@ _STATE = "_verl_npu_layers"
 async def compare_before_training(
     original: Callable[[Worker], Awaitable[object]], worker: Worker, every: int
 ) -> object:
-    """Let the worker return to training. Compare the layers first, if this was the first generation in the first step
-    or in every N-th step."""
+    """After the first generation of the first step, and of every N-th step, compare the layers of the engine and the
+    trainer. In all cases, let the worker return to training."""
     began, (compared, last, ended) = time.monotonic(), getattr(worker, _STATE, (0, 0, 0.0))
     step = _step_of(worker)
     engine = getattr(worker.rollout, "engine", None)

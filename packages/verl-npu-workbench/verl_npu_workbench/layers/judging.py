@@ -7,11 +7,14 @@ the side's dtype shows how much of it is rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import torch
+
+from verl_npu.language import gettext as _
 
 from .recording import HEAD, Batch, Recording
 from .reference import Kind, Operator, Reference, causal, operators
@@ -28,14 +31,14 @@ _MANY = 16
 """With at least this many features, rounding is measured for each row. With fewer, the largest of all rows is used."""
 
 
-class Verdict(str, Enum):
+class Verdict(Enum):
     """The verdict on an operator's error, that is, the likely origin of the error."""
 
-    EXPECTED = "as expected"
-    LARGER = "larger than rounding"
+    EXPECTED = _("as expected")
+    LARGER = _("larger than rounding")
     """Larger than rounding in this dtype, but not than rounding in the next narrower one."""
-    DIFFERENT = "different"
-    FLIPS = "flips"
+    DIFFERENT = _("different")
+    FLIPS = _("flips")
     """Rounding decides which experts are chosen for some tokens; the other tokens are as expected."""
 
 
@@ -43,10 +46,9 @@ class Verdict(str, Enum):
 class Flips:
     """Tokens whose expert selection depends on rounding."""
 
-    near: int
-    """Tokens whose scores are so close that rounding may choose another expert."""
     flipped: int
-    """The tokens among these whose output differs by more than rounding."""
+    """Tokens whose output differs by more than rounding, and whose scores are so close that rounding may choose
+    another expert."""
     margin: float
     """The largest distance of the last chosen score and the next one, among flipped tokens."""
 
@@ -74,36 +76,27 @@ class Judgement:
 
     @property
     def is_bad(self) -> bool:
+        """Whether neither rounding nor a different selection of experts explains the error."""
         return self.verdict in (Verdict.LARGER, Verdict.DIFFERENT)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two references for one side: the same model in float64 and in the side's dtype."""
+class Pair(NamedTuple):
+    """Two references for one side: the same model in float64 and in the side's dtype, with the trainer's weights."""
 
     exact: Reference
     rounded: Reference
 
-    @property
-    def both(self) -> tuple[Reference, Reference]:
-        return self.exact, self.rounded
-
     def on(self, batch: Batch) -> Pair:
         """Return references that use the same models for another batch."""
-        return Pair(*(each.on(batch) for each in self.both))
-
-
-def pair_of(model: object, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> Pair:
-    """Return the two reference models for a side that computes in `dtype`. Both have the trainer's weights."""
-    return Pair(*(Reference(model, batch, each, temperature) for each in (torch.float64, dtype)))
+        return Pair(*(each.on(batch) for each in self))
 
 
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
-    """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
+    """Judge each operator whose inputs and outputs were recorded, in the order in which the operators run.
 
     A block of operators is judged as a whole only if one of its operators was not recorded. All layers are judged as
-    a whole only if the residual stream was not recorded. The head is judged with the log-probabilities only if there
-    are no logits.
+    a whole only if the residual stream was not recorded. The head and the computation of the log-probabilities are
+    judged as one operator only if the logits were not recorded.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))
@@ -121,13 +114,11 @@ def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
 
 def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement:
     """Compare the recorded output of one operator with both references, and return the verdict."""
-    exact, rounded = (each.compute(operator, recording.values).double() for each in pair.both)
+    exact, rounded = (each.compute(operator, recording.values).double() for each in pair)
     made = recording.together(operator.made).double()
     near, gap = torch.zeros(len(made), dtype=torch.bool), torch.zeros(len(made))
     if operator.kind is Kind.EXPERTS:
-        given = recording.values[operator.given[0]]
-        scores, rounded_scores = (_scores(operator.name, given, each) for each in pair.both)
-        near, gap = _near(scores, rounded_scores, pair)
+        near, gap = _near(operator.name, [recording.values] * 2, pair, ~near)
     elif operator.kind is Kind.MODEL:
         near, gap = _near_in_any_layer(pair)
     error, rounding, size = (each.norm(dim=1) for each in (made - exact, rounded - exact, exact))
@@ -143,13 +134,13 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
     ratios = error / torch.maximum(floor, unit * size).clamp(min=torch.finfo(torch.float64).tiny)
     ratios = ratios.nan_to_num(nan=torch.inf)
     ratio = 0.0 if bool(near.all()) else float(ratios[~near].max())
-    narrower = torch.finfo(_NARROWER.get(recording.dtype, torch.bfloat16)).eps / torch.finfo(recording.dtype).eps
+    narrower = torch.finfo(_NARROWER[recording.dtype]).eps / own
     flips, verdict = None, Verdict.DIFFERENT
     if ratio <= MARGIN * narrower:
         verdict = Verdict.LARGER if ratio > MARGIN else Verdict.EXPECTED
     if operator.kind is Kind.EXPERTS or bool(near.any()):
         flipped = near & (ratios > MARGIN)
-        flips = Flips(int(near.sum()), int(flipped.sum()), float(gap[flipped].max()) if bool(flipped.any()) else 0.0)
+        flips = Flips(int(flipped.sum()), float(gap[flipped].max()) if bool(flipped.any()) else 0.0)
         if verdict is Verdict.EXPECTED and flips.flipped:
             verdict = Verdict.FLIPS
     whole = float(exact.norm()) or 1.0
@@ -161,13 +152,12 @@ def _near_in_any_layer(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens whose experts rounding may decide in any layer, and the tokens that attend to such a token."""
     rows, places = pair.exact.rows, pair.exact.places
     near, gap = torch.zeros(len(rows), dtype=torch.bool), torch.full((len(rows),), torch.inf, dtype=torch.float64)
-    exact, rounded = (each.expert_inputs() for each in pair.both)
-    for name, given in exact.items():
+    values = [each.stream() for each in pair]
+    for name in [each.removesuffix(":in") for each in values[0] if each.endswith(".mlp:in")]:
         if bool(near.all()):
             break
         # Tokens that are near in an earlier layer would make the noise look larger.
-        both = _scores(name, given, pair.exact), _scores(name, rounded[name], pair.rounded)
-        found, apart = _near(*both, pair, ~near)
+        found, apart = _near(name, values, pair, ~near)
         gap = torch.minimum(gap, apart)
         near |= found
         near |= (causal(rows, places) & near).any(dim=1)
@@ -175,26 +165,25 @@ def _near_in_any_layer(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _near(
-    exact: torch.Tensor, rounded: torch.Tensor, pair: Pair, of: torch.Tensor | None = None
+    name: str, values: Sequence[Mapping[str, torch.Tensor]], pair: Pair, of: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens whose experts rounding may decide, and how far the scores of each are apart.
 
-    The noise is that of the tokens `of`, or of all.
+    `values` have the input of the experts for each reference. The noise is that of the tokens `of`.
     """
+    exact, rounded = (_scores(name, each, reference) for each, reference in zip(values, pair, strict=True))
     config = pair.exact.decoder.config
-    chosen = config.num_experts_per_tok
     # Two scores with independent errors are compared.
-    apart = exact - rounded if of is None else (exact - rounded)[of]
-    noise = 2**0.5 * MARGIN * float(apart.square().mean().sqrt())
-    gaps = [_gap(exact, chosen)]
+    noise = 2**0.5 * MARGIN * float((exact - rounded)[of].square().mean().sqrt())
     groups, kept = getattr(config, "n_group", None) or 1, getattr(config, "topk_group", None) or 1
+    gap = torch.full((len(exact),), torch.inf, dtype=torch.float64)
     if groups > kept:
-        best = exact.unflatten(1, (groups, -1)).topk(2, dim=-1)[0].sum(-1)
-        gaps.append(_gap(best, kept) / 2**0.5)
         within = exact.unflatten(1, (groups, -1))
+        best = within.topk(2, dim=-1)[0].sum(-1)
+        gap = _gap(best, kept) / 2**0.5
         mask = torch.zeros_like(best, dtype=torch.bool).scatter_(1, best.topk(kept)[1], value=True)
-        gaps[0] = _gap(within.masked_fill(~mask[..., None], -torch.inf).flatten(1), chosen)
-    gap = torch.stack(gaps).amin(dim=0)
+        exact = within.masked_fill(~mask[..., None], -torch.inf).flatten(1)
+    gap = torch.minimum(gap, _gap(exact, config.num_experts_per_tok))
     return gap <= noise, gap
 
 
@@ -205,15 +194,9 @@ def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:
     return best[:, count - 1] - best[:, count]
 
 
-def _scores(name: str, given: torch.Tensor, reference: Reference) -> torch.Tensor:
+def _scores(name: str, values: Mapping[str, torch.Tensor], reference: Reference) -> torch.Tensor:
     """Return the scores by which the experts of each token are chosen."""
-    router = Operator(f"{name}.gate", Kind.ROUTER, (name,), ())
-    logits = reference.compute(router, {name: given}).double()
+    router = Operator(f"{name}.gate", Kind.ROUTER, (f"{name}:in",), ())
+    logits = reference.compute(router, values).double()
     bias = getattr(reference.module(router.name), "e_score_correction_bias", None)
     return logits if bias is None else logits.sigmoid() + bias
-
-
-def first_bad(judgements: Sequence[Judgement]) -> Judgement | None:
-    """Return the first operator whose error is explained neither by rounding nor by a different selection of
-    experts."""
-    return next((each for each in judgements if each.is_bad), None)

@@ -57,10 +57,6 @@ class Batch:
         rows = {place: row for row, place in enumerate(self.places())}
         return torch.tensor([rows[place] for place in self.answers()])
 
-    def until(self, place: Place) -> tuple[int, ...]:
-        """Return the tokens of a sequence up to a place, including the token at the place."""
-        return self.tokens[place[0]][: place[1] + 1]
-
     def inputs(self) -> torch.Tensor:
         """Return the input tokens at the places in `places`."""
         return torch.tensor([self.tokens[row][at] for row, at in self.places()])
@@ -108,11 +104,6 @@ class Recorder:
         self._places: Sequence[Place | None] = ()
         self._heads: Sequence[Place | None] = ()
 
-    def include(self, taken: Mapping[str, list[tuple[Sequence[Place | None], torch.Tensor]]]) -> None:
-        """Add the values that another process recorded."""
-        for name, each in taken.items():
-            self.taken[name] += each
-
     def begin(self, places: Sequence[Place | None], heads: Sequence[Place | None] | None = None) -> None:
         """Set the place (sequence and position) of each row in the next forward pass. None marks padding.
 
@@ -122,8 +113,8 @@ class Recorder:
         self._places, self._heads = places, places if heads is None else heads
 
     def add(self, name: str, value: object) -> None:
-        """Record a value. The value has one row for each place. If the batch is padded, the rows of the padding
-        follow."""
+        """Record a value. The value has one row for each place (sequence and position). If the batch is padded, the
+        rows of the padding come last."""
         places = self._heads if name.startswith((HEAD, LOGPROBS)) else self._places
         if not places or not isinstance(value, torch.Tensor):
             return
@@ -140,8 +131,12 @@ class Recorder:
     def recording(
         self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
     ) -> Recording:
-        """Return the values that were recorded at all places. The head and the log-probabilities need to be recorded
-        only at the places in `answers`."""
+        """Return the values that were recorded at all places of the batch. For the head's outputs and the
+        log-probabilities, the places in `batch.answers()` are sufficient."""
+
+        def until(place: Place) -> tuple[int, ...]:
+            return batch.tokens[place[0]][: place[1] + 1]
+
         values = {}
         for name, taken in self.taken.items():
             wanted = batch.answers() if name.startswith((HEAD, LOGPROBS)) else batch.places()
@@ -149,8 +144,8 @@ class Recorder:
             # A preempted request is computed twice.
             rows = {place: row for row, place in enumerate(place for places, _ in taken for place in places)}
             # A cached prefix is computed only for the first request that has it.
-            cached = {batch.until(place): row for place, row in rows.items() if place is not None}
-            found = [rows.get(place, cached.get(batch.until(place))) for place in wanted]
+            cached = {until(place): row for place, row in rows.items() if place is not None}
+            found = [rows.get(place, cached.get(until(place))) for place in wanted]
             if None not in found:
                 values[name] = stacked[found]
         return Recording(batch, dtype, values, held)
@@ -263,16 +258,12 @@ def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
         yield functions.ALL_ATTENTION_FUNCTIONS, implementation
 
 
-def weights_of(model: Any) -> Callable[[str], torch.Tensor | None]:
-    """Return a function that reads a weight of a transformers model. The function takes the weight's name relative to
-    the decoder, or the name of the head's weight."""
-    prefix, parameters = prefix_of(model), dict(model.named_parameters(remove_duplicate=False))
-
-    def held(name: str) -> torch.Tensor | None:
-        found = parameters.get(prefix + name, parameters.get(name))
-        return None if found is None else found.detach()
-
-    return held
+def weights_of(model: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Callable[[str], torch.Tensor | None]:
+    """Return a function that finds a weight of a transformers model, or one of these weights. The function takes the
+    weight's name relative to the decoder, or the name of the head's weight."""
+    prefix = prefix_of(model)
+    held = dict(model.named_parameters(remove_duplicate=False)) if weights is None else weights
+    return lambda name: held.get(prefix + name, held.get(name))
 
 
 def record(model: Any, batch: Batch, temperature: float = 1.0) -> Recording:

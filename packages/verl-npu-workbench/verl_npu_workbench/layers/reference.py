@@ -131,6 +131,20 @@ _STEPS = (Kind.ROTARY, Kind.ATTENTION, Kind.GATE, Kind.DELTA, Kind.ACTIVATION)
 """Kinds of steps inside a module, which have the module's name and their own."""
 
 
+_EAGER = "eager_attention_forward"
+"""The attention function in each model's file."""
+
+
+@contextmanager
+def changed(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Within the `with` block, attributes have other values. A change is an owner, a name, and a value."""
+    with ExitStack() as stack:
+        for owner, name, value in changes:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        yield
+
+
 class _Exact(TorchFunctionMode):  # type: ignore[misc]
     """Lets code that computes in float32 on purpose, like norms and softmax, compute in float64."""
 
@@ -142,31 +156,29 @@ class _Exact(TorchFunctionMode):  # type: ignore[misc]
         return func(*map(wide, args), **{key: wide(each) for key, each in (kwargs or {}).items()})
 
 
-@dataclass(slots=True)
-class Conditions:
-    """The settings of a reference computation. Testing a possible cause changes these settings."""
+class Reference:
+    """A copy of the trainer's model on the host, in one dtype. In float64, no part of the copy computes in float32.
 
-    temperature: float = 1.0
+    To test a possible cause of a difference, the following attributes are changed.
+    """
+
+    temperature: float
     """The temperature at which the trainer computes log-probabilities."""
-    kept: Callable[[torch.Tensor], torch.Tensor] | None = None
+    kept: Callable[[torch.Tensor], torch.Tensor]
     """Marks the logits that a filter of the sampler keeps."""
-    targets: torch.Tensor | None = None
-    """The tokens whose log-probabilities are computed, if these are not the answers' tokens."""
-    positions: Callable[[torch.Tensor], torch.Tensor] | None = None
+    targets: torch.Tensor
+    """The tokens whose log-probabilities are computed."""
+    positions: Callable[[torch.Tensor], torch.Tensor]
     """Changes the positions of tokens."""
-    allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     """Tells which keys a query sees, from the numbers of sequences and the positions, each of shape [tokens]."""
-    pads: tuple[Sequence[int], int] = ((), 0)
+    pads: tuple[Sequence[int], int]
     """The pad tokens that the attention of the first layer sees: their number in front of each sequence, and their id.
     """
 
-
-class Reference:
-    """A copy of the trainer's model on the host, in one dtype. In float64, no part of it computes in float32."""
-
     def __init__(self, model: Any, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> None:
-        self.dtype = dtype
-        self.conditions = Conditions(temperature)
+        self.dtype, self.temperature, self.allowed, self.pads = dtype, temperature, causal, ((), 0)
+        self.kept, self.positions = (lambda logits: logits > -torch.inf), (lambda places: places)
         self.model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
         # The trainer's classes may be patched, and its attention may be watched.
         own_modules(self.model)
@@ -174,8 +186,7 @@ class Reference:
             parameter.data = parameter.data.to(dtype)
         if dtype == torch.float64:
             # In another dtype, buffers like the frequencies of the rotary embedding stay as they are.
-            for buffer in self.model.buffers():
-                buffer.data = buffer.data.double() if buffer.is_floating_point() else buffer.data
+            self.model.double()
         self.model.config._attn_implementation = "eager"
         # In transformers 5, the other implementations of experts have no float64.
         self.model.config._experts_implementation = "eager"
@@ -183,7 +194,7 @@ class Reference:
         self._read(batch)
 
     def _read(self, batch: Batch) -> None:
-        self.batch = batch
+        self.batch, self.targets = batch, batch.targets()
         self.rows = torch.tensor([row for row, _ in batch.places()])
         self.places = torch.tensor([at for _, at in batch.places()])
 
@@ -203,87 +214,62 @@ class Reference:
         tensor of shape [rows, features]."""
         given = [values[name].to(self.dtype) for name in operator.given]
         with self._mode():
-            return self._compute(operator, given)
+            if operator.kind in _WITHOUT:
+                return _WITHOUT[operator.kind](self, operator.module, *given)
+            owner = self.module(operator.module)
+            if operator.kind is Kind.NORM:
+                return _first(owner(given[0].unflatten(-1, (-1, owner.weight.numel())))).flatten(1)
+            return _first(owner(given[0][None]))[0]
 
     def logprobs(self) -> torch.Tensor:
         """Compute the log-probabilities of the response tokens with the whole model. The result has the shape
         [answers, 1]."""
         with self._mode():
-            return self._fused(self.layers())
-
-    def stream(self) -> list[torch.Tensor]:
-        """Compute the residual stream before each layer, and before the last norm."""
-        with self._mode():
-            return self._stream()
-
-    def expert_inputs(self) -> dict[str, torch.Tensor]:
-        """Compute the inputs of each layer's experts. Return a mapping from module names to inputs."""
-        found: dict[str, torch.Tensor] = {}
-        with ExitStack() as stack:
-            for number, layer in enumerate(self.decoder.layers):
-                if hasattr(layer.mlp, "experts"):
-                    handle = layer.mlp.register_forward_pre_hook(
-                        lambda _, given, name=f"layers.{number}.mlp": found.update({name: given[0][0]})
-                    )
-                    stack.callback(handle.remove)
-            self.stream()
-        return found
+            return self.fused(self.layers())
 
     def _mode(self) -> AbstractContextManager[object]:
         return torch.no_grad() if self.dtype != torch.float64 else _Exact()
 
-    def _compute(self, operator: Operator, given: list[torch.Tensor]) -> torch.Tensor:
-        kind, module = operator.kind, operator.module
-        if kind in _WITHOUT:
-            return _WITHOUT[kind](self, module, *given)
-        owner = self.module(module)
-        if kind is Kind.NORM:
-            return _tensor(owner(given[0].unflatten(-1, (-1, owner.weight.numel())))).flatten(1)
-        made = owner(given[0][None])
-        return (made[0] if isinstance(made, tuple) else made)[0]
-
     def layers(self) -> torch.Tensor:
         """Return the hidden states after the last norm."""
-        return _tensor(self.decoder.norm(self._stream()[-1]))
+        return _first(self.decoder.norm(self.stream()["norm:in"]))
 
-    def _stream(self) -> list[torch.Tensor]:
-        hidden = self.decoder.embed_tokens(self.batch.inputs())
-        found = [hidden]
-        for number, layer in enumerate(self.decoder.layers):
-            hidden = hidden + self.block(f"layers.{number}.{mixer_of(layer)}", layer.input_layernorm(hidden))
-            made = layer.mlp(layer.post_attention_layernorm(hidden)[None])
-            hidden = hidden + (made[0] if isinstance(made, tuple) else made)[0]
-            found.append(hidden)
-        return found
+    def stream(self) -> dict[str, torch.Tensor]:
+        """Compute the residual stream at each layer's first norm and at the last norm, and the inputs of experts.
+        Return them by their recorded names."""
+        found: dict[str, torch.Tensor] = {}
+        with self._mode():
+            hidden = self.decoder.embed_tokens(self.batch.inputs())
+            for number, layer in enumerate(self.decoder.layers):
+                name = f"layers.{number}"
+                found[f"{name}.input_layernorm:in"] = hidden
+                hidden = hidden + self.block(f"{name}.{mixer_of(layer)}", layer.input_layernorm(hidden))
+                given = layer.post_attention_layernorm(hidden)
+                if hasattr(layer.mlp, "experts"):
+                    found[f"{name}.mlp:in"] = given
+                hidden = hidden + _first(layer.mlp(given[None]))[0]
+        return {**found, "norm:in": hidden}
 
-    def _fused(self, hidden: torch.Tensor) -> torch.Tensor:
+    def fused(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the log-probabilities of the response tokens from the hidden states after the last norm."""
         return self.chosen(self.module(HEAD)(hidden[self.batch.answer_rows()]))
 
     def chosen(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the log-probabilities of the response tokens."""
-        if self.conditions.kept is not None:
-            logits = logits.masked_fill(~self.conditions.kept(logits), -torch.inf)
-        targets = self.batch.targets() if self.conditions.targets is None else self.conditions.targets
-        return chosen(logits, targets, self.conditions.temperature)
+        return chosen(logits.masked_fill(~self.kept(logits), -torch.inf), self.targets, self.temperature)
 
     # All sequences are computed as one, with a mask between them.
 
-    def _positions(self) -> torch.Tensor:
-        change = self.conditions.positions
-        return self.places if change is None else change(self.places)
-
-    def _mask(self) -> torch.Tensor:
-        allowed = self.conditions.allowed or causal
-        seen = allowed(self.rows, self.places)
-        return torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)[None, None]
-
     def heads(self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None = None) -> list[torch.Tensor]:
         """Return queries, keys, and values after the rotary embedding. Each has the shape [tokens, features]."""
-        try:
-            self._attended(name, hidden, positions, _take)
-        except _Taken as taken:
-            return list(taken.args)
-        raise LookupError(f"{name} does not call the function eager_attention_forward that its module defines")
+        taken: list[torch.Tensor] = []
+
+        def take(*heads: torch.Tensor) -> torch.Tensor:
+            taken.extend(heads)
+            return hidden.new_zeros(len(hidden), self.module(name).o_proj.in_features)
+
+        self._attended(name, hidden, positions, take)
+        return taken
 
     def _attended(
         self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None, attend: Callable[..., torch.Tensor]
@@ -291,38 +277,38 @@ class Reference:
         """Return the output of an attention whose function is another one."""
 
         def attention(module: Any, *heads: Any, **named: Any) -> tuple[torch.Tensor, None]:
-            with _eager(module, before):
-                made = attend(*(each[0].transpose(0, 1).flatten(1) for each in heads[:3]))
-            return made[None], None
+            with changed((file, _EAGER, before)):
+                return attend(*(each[0].transpose(0, 1).flatten(1) for each in heads[:3]))[None], None
 
-        module, places = self.module(name), self._positions() if positions is None else positions
+        module, places = self.module(name), self.positions(self.places) if positions is None else positions
         # Text has the same position in all dimensions of a picture.
         config = self.decoder.config
         settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
         places = places.expand(3, 1, -1) if "mrope_section" in settings else places[None]
         embeddings = self.decoder.rotary_emb(hidden[None], places)
-        with _eager(module, attention) as before:
+        file = sys.modules[type(module).__module__]
+        before = getattr(file, _EAGER)
+        with changed((file, _EAGER, attention)):
             made = module(hidden_states=hidden[None], position_embeddings=embeddings, attention_mask=None)
-        return _tensor(made[0][0])
+        return _first(made)[0]
 
     def attend(self, name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Return the attention output of a layer before the output projection."""
-        module, mask = self.module(name), self._mask()
-        counts, token = self.conditions.pads
+        module, (counts, token) = self.module(name), self.pads
+        seen = self.allowed(self.rows, self.places)
         if counts:
             pad = self.decoder.layers[0].input_layernorm(self.decoder.embed_tokens(torch.tensor([token])))
             _, keys, values = self.heads("layers.0.self_attn", pad, torch.zeros(1, dtype=torch.long))
             most = max(counts)
             key, value = torch.cat([keys.expand(most, -1), key]), torch.cat([values.expand(most, -1), value])
-            seen = torch.arange(most) < torch.tensor([*counts])[self.rows][:, None]
-            hidden = torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)
-            mask = torch.cat([hidden[None, None], mask], dim=-1)
+            seen = torch.cat([torch.arange(most) < torch.tensor([*counts])[self.rows][:, None], seen], dim=-1)
+        mask = torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)[None, None]
         size = query.shape[-1] // self.decoder.config.num_attention_heads
         sizes = size, size, getattr(module, "v_head_dim", size)
         split = (each.unflatten(-1, (-1, own)) for each, own in zip((query, key, value), sizes, strict=True))
-        function = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
+        function = getattr(sys.modules[type(module).__module__], _EAGER)
         heads = (each.transpose(0, 1)[None] for each in split)
-        return _tensor(function(module, *heads, mask, scaling=module.scaling, dropout=0.0)[0][0].flatten(1))
+        return _first(function(module, *heads, mask, scaling=module.scaling, dropout=0.0))[0].flatten(1)
 
     def experts(self, name: str, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the output of each expert for each token, [tokens, experts, features], and that of shared experts."""
@@ -365,29 +351,9 @@ class Reference:
         return self._each_sequence(compute, *projected)
 
 
-class _Taken(Exception):
-    """Ends a module's forward at its attention."""
-
-
-def _take(*heads: torch.Tensor) -> torch.Tensor:
-    raise _Taken(*heads)
-
-
 def _gated(reference: Reference, name: str, projected: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
     size = reference.module(name).head_dim
     return attended * projected.unflatten(-1, (-1, 2 * size))[..., size:].flatten(1).sigmoid()
-
-
-@contextmanager
-def _eager(module: Any, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Exchange the attention function of a module's file. Yield the one before."""
-    names = vars(sys.modules[type(module).__module__])
-    before = names["eager_attention_forward"]
-    names["eager_attention_forward"] = function
-    try:
-        yield before
-    finally:
-        names["eager_attention_forward"] = before
 
 
 def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -395,9 +361,9 @@ def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return (rows[:, None] == rows) & (places[:, None] >= places)
 
 
-def _tensor(made: torch.Tensor) -> torch.Tensor:
-    """Give the result of a module its type."""
-    return made
+def _first(made: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Return the result of a module, or the first of its results."""
+    return made[0] if isinstance(made, tuple) else made
 
 
 _WITHOUT: Mapping[Kind, Callable[..., torch.Tensor]] = {
@@ -412,6 +378,6 @@ _WITHOUT: Mapping[Kind, Callable[..., torch.Tensor]] = {
     Kind.ROUTER: lambda own, name, given: torch.nn.functional.linear(given, own.module(name).weight),
     Kind.MODEL: lambda own, name: own.layers(),
     Kind.LOGPROBS: lambda own, name, given: own.chosen(given),
-    Kind.FUSED: lambda own, name, hidden: own._fused(hidden),
+    Kind.FUSED: lambda own, name, hidden: own.fused(hidden),
 }
 """Operators that are not one module."""

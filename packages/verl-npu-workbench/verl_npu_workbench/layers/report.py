@@ -38,7 +38,9 @@ def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
         found.append(
             _("kl {k3:.2e} (k3) remains if the reference computes with this cause").format(**result["remaining"])
         )
-    counts = _(", ").join(f"{name}: {len(side['operators'])}" for name, side in result["sides"].items())
+    counts = _(", ").join(
+        _("{name}: {count}").format(name=name, count=len(side["operators"])) for name, side in result["sides"].items()
+    )
     found.append(_("Operators compared: {counts}.").format(counts=counts))
     return found
 
@@ -49,11 +51,9 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     The plot has a curve for each side (trainer or engine) whose residual stream was recorded. A shaded band shows the
     error that rounding alone would cause.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     # With graphs, only outputs are recorded.
     drawn = [(name, side) for name, side in result["sides"].items() if side["streams"]]
@@ -71,8 +71,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
             linewidth=0,
             label=_("{side}: rounding in {dtype}").format(side=name, dtype=side["dtype"]),
         )
-    axes.set_yscale("log")
-    axes.set_xlabel(_("before the layer"))
+    axes.set(yscale="log", xlabel=_("before the layer"))
     axes.set_title(_("error of the residual stream, relative to float64"), fontsize=10)
     axes.grid(color="#d0d1d2", linewidth=0.6)
     axes.legend(fontsize=8, frameon=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import subprocess
 import tempfile
@@ -13,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from verl_npu.ascend.variables import NZ, VIRTUAL_NPUS, virtual_npus
+from verl_npu import progress
+from verl_npu.ascend.variables import NZ, VIRTUAL_NPUS
 from verl_npu.errors import RolloutError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
@@ -24,13 +26,15 @@ from ..jobs.settings import Settings
 from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
 from ..sandbox import available_memory
-from . import ASK, CHUNKS, GRAPHS, PREFIX, RESULT
+from . import ASK, CHUNKS, EXCHANGED, GRAPHS, PREFIX, RESULT
 
 _LENGTHS, _SHARED, _NEW, _LONGEST = (20, 150, 7, 140), 130, 12, 256
 """The lengths of the prompts, the number of tokens that two of them share, which is more than a block of the cache,
 the length of the answers, and the engine's limit. The middle of the packed sequences is within an answer: two ranks
 may divide them there."""
-_GIB = 1 << 30
+_GIB, _LAYERS = 1 << 30, 2
+_BLOCKS = 64
+"""The blocks of the engine's cache, which are many times what the prompts and answers need."""
 _CHUNK, _WHOLE = 64, 2048
 """The tokens that the engine computes at once with and without chunked prefill."""
 IN_JOBS = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
@@ -39,43 +43,41 @@ SUPPORTED = (*IN_JOBS, "qwen2_5_vl", "qwen3_5")
 _MEGATRON, _FSDP = f"{ACTOR}.megatron", f"{ACTOR}.fsdp_config"
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """verl's other names of dtypes."""
-_COUNT = (
-    "from verl_npu.ascend import software; software.import_torch_npu(); import torch; print(torch.npu.device_count())"
-)
-_PACKAGE = __name__.rpartition(".")[0]
 
 
-def compare_layers(settings: Settings, models: Path, architecture: str = "", layers: int = 2) -> Mapping[str, Any]:
+def compare_layers(settings: Settings, models: Path, architecture: str = "") -> Mapping[str, Any]:
     """Compare what a script's engine and trainer compute, and return the result as JSON.
 
     Raises:
         CommandError: the script's model is not on this machine, and its architecture is unknown.
         RolloutError: the model is of an unsupported type, or the engine or the trainer fails.
     """
-    notes = [_("weights after a weight sync: both sides load the same checkpoint")]
+    notes = [_("weights after a weight sync: the trainer and the engine load the same checkpoint")]
     path = Path(settings.text(PATH)).expanduser()
     if not (path / "config.json").is_file() or not [*path.glob("*.safetensors")]:
         made = chosen_architecture(settings, architecture)
         notes.append(
             _("the model {path}: a small random model takes its place ({name}, {layers} layers)").format(
-                path=settings.text(PATH), name=made.name, layers=layers
+                path=settings.text(PATH), name=made.name, layers=_LAYERS
             )
         )
         _check_supported(made.name)
-        path = small_model_of(made, layers, models)
+        path = small_model_of(made, _LAYERS, models)
     else:
         _check_supported(str(json.loads((path / "config.json").read_text()).get("model_type")))
     _check_memory(path, {_rollout_dtype(settings), _trainer_dtype(settings)})
     variables = _variables()
     with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
         folder = Path(made_in)
-        asked = _asked(settings, path, notes)
-        (folder / ASK).write_text(json.dumps(asked))
-        _run(folder, variables, f"{_PACKAGE}.computing", "prepare")
-        served = find_spec("vllm") is not None
-        if served:
-            _run(folder, variables, f"{_PACKAGE}.vllm")
-        exchanged = asked["exchanged"] if served else {}
+        (folder / ASK).write_text(json.dumps({"engine": {"model": str(path), "dtype": _rollout_dtype(settings)}}))
+        _run(folder, variables, _("reading the trainer's weights"), "computing", "prepare")
+        prepared = json.loads((folder / ASK).read_text())
+        asked, exchanged = _asked(settings, path, prepared["npus"], notes)
+        (folder / ASK).write_text(json.dumps({**prepared, **asked}))
+        if find_spec("vllm") is None:
+            exchanged = {}
+        else:
+            _run(folder, variables, _("letting the engine answer"), "vllm")
         if GRAPHS in exchanged:
             _answer_again(folder, variables, {GRAPHS: exchanged.pop(GRAPHS)}, notes)
         found = _compared(folder, variables)
@@ -92,8 +94,8 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
 
 
 def _compared(folder: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    _run(folder, variables, f"{_PACKAGE}.computing", "compare")
-    found: dict[str, Any] = json.loads((folder / RESULT).read_text())
+    _run(folder, variables, _("computing each layer in the trainer and in float64"), "computing", "compare")
+    found: dict[str, Any] = pickle.loads((folder / RESULT).read_bytes())
     return found
 
 
@@ -103,12 +105,13 @@ def _answer_again(
     """Record the engine with each of these settings exchanged. An engine that fails is a note."""
     asked = json.loads((folder / ASK).read_text())
     for name, change in exchanged.items():
-        (folder / name).mkdir()
-        (folder / name / ASK).write_text(json.dumps({**asked, "engine": {**asked["engine"], **change}}))
+        (own := folder / str(EXCHANGED.index(name))).mkdir()
+        (own / ASK).write_text(json.dumps({**asked, "engine": {**asked["engine"], **change}}))
         try:
-            _run(folder / name, variables, f"{_PACKAGE}.vllm")
+            what = _("letting the engine answer with another setting of {name}").format(name=name)
+            _run(own, variables, what, "vllm")
         except RolloutError as error:
-            notes.append(_("the engine with another setting of {name}: {error}").format(name=name, error=error))
+            notes.append(_("the engine with another setting of {name}: {error}").format(name=name, error=str(error)))
 
 
 def _check_supported(kind: str) -> None:
@@ -142,7 +145,10 @@ def _check_memory(path: Path, dtypes: Set[str]) -> None:
         )
 
 
-def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
+def _asked(
+    settings: Settings, path: Path, npus: int, notes: list[str]
+) -> tuple[dict[str, Any], dict[str, Mapping[str, object]]]:
+    """Return what the programs must compute, and the changes with which the engine may answer again."""
     config = json.loads((path / "config.json").read_text())
     vocabulary = config.get("vocab_size") or config["text_config"]["vocab_size"]
     numbers, special = random.Random(0), [value for key, value in config.items() if key.endswith("_token_id")]
@@ -153,7 +159,6 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "top_p": settings.number(f"{ROLLOUT}.top_p", 1.0),
     }
     parallel = size(settings, ROLLOUT_TENSOR)
-    npus = _npus()
     if parallel > npus:
         notes.append(
             ngettext(
@@ -174,13 +179,13 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     pictures = "vision_config" in config
     # A chunk is no smaller than a block of the cache, and linear attention has large blocks.
     divided = chunks and "linear_attention" not in config.get("text_config", config).get("layer_types", ())
-    exchanged: dict[str, Mapping[str, object]] = {
-        CHUNKS: {"max_num_batched_tokens": _WHOLE} if divided else {},
-        PREFIX: {"enable_prefix_caching": False} if cache else {},
-        GRAPHS: {}
-        if settings.truth(f"{ROLLOUT}.enforce_eager")
-        else {"enforce_eager": False, "compilation_config": graphs},
-    }
+    exchanged: dict[str, Mapping[str, object]] = {}
+    if divided:
+        exchanged[CHUNKS] = {"max_num_batched_tokens": _WHOLE}
+    if cache:
+        exchanged[PREFIX] = {"enable_prefix_caching": False}
+    if not settings.truth(f"{ROLLOUT}.enforce_eager"):
+        exchanged[GRAPHS] = {"enforce_eager": False, "compilation_config": graphs}
     engine = {
         "model": str(path),
         "dtype": _rollout_dtype(settings),
@@ -190,6 +195,8 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "enable_prefix_caching": cache,
         "enable_chunked_prefill": chunks,
         **({"logprobs_mode": mode} if mode else {}),
+        # The rest of the memory would be allocated for nothing, on a virtual NPU from the host's memory.
+        "num_gpu_blocks_override": _BLOCKS,
         **kwargs,
         "enforce_eager": True,
         # A model with pictures has a processor, which needs the tokenizer also for text.
@@ -201,21 +208,17 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
     }
     prompts = [numbers.choices(tokens, k=length) for length in _LENGTHS]
     prompts[3][:_SHARED] = prompts[1][:_SHARED]
-    return {
+    # verl's trainer does not divide by a temperature of 0.
+    temperature, padded = sampling["temperature"] or 1.0, settings.whole(MAX_PROMPT)
+    asked = {
         "engine": engine,
-        "exchanged": {name: change for name, change in exchanged.items() if change},
         "sampling": {**sampling, "max_tokens": _NEW, "seed": 0},
-        # verl's trainer does not divide by a temperature of 0.
-        "settings": {
-            **sampling,
-            "temperature": sampling["temperature"] or 1.0,
-            "prompt_length": settings.whole(MAX_PROMPT),
-        },
+        "settings": {**sampling, "temperature": temperature, "prompt_length": padded},
         "prompts": prompts,
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
         "trainer": _trainer(settings, npus, notes),
-        "weights": {},
     }
+    return asked, exchanged
 
 
 def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
@@ -294,23 +297,6 @@ def _is_on(settings: Settings, key: str) -> bool:
     return settings.truth(key) or settings.get(key) is None
 
 
-def _npus() -> int:
-    """Return the number of this machine's NPUs, which a process of its own asks torch_npu for."""
-    variables = _variables()
-    asked = virtual_npus(variables)
-    if not asked.isdecimal():
-        done = subprocess.run(own_python("-c", _COUNT), env=variables, capture_output=True, text=True, check=False)
-        asked = (done.stdout.split() or [""])[-1]
-        if done.returncode or not asked.isdecimal():
-            raise RolloutError(
-                subject=_("the number of NPUs on this machine"),
-                expected=_("a number"),
-                found=(done.stderr.splitlines() or [_("no output")])[-1][:500],
-                fix=_("run verl-npu doctor to check this machine"),
-            )
-    return max(1, int(asked))
-
-
 def _variables() -> dict[str, str]:
     """Return the variables of the processes, which use virtual NPUs where there is no real torch_npu."""
     variables = {**os.environ, NZ.name: NZ.value, "HF_HUB_OFFLINE": "1"}
@@ -330,15 +316,10 @@ def _engine() -> str:
     return _("transformers with a cache")
 
 
-def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -> None:
-    done = subprocess.run(
-        own_python("-m", module, *words, str(folder)),
-        env=dict(variables),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _run(folder: Path, variables: Mapping[str, str], what: str, module: str, *words: str) -> None:
+    command = own_python("-m", f"{__package__}.{module}", *words, str(folder))
+    with progress.step(what):
+        done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         # pydantic ends its errors with an address.
         lines = [line for line in done.stderr.splitlines() if line.strip() and "For further information" not in line]

@@ -19,16 +19,15 @@ from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from ..processes import own_python
 from . import ASK, megatron
-from .recording import LOGPROBS, Batch, Place, Recorder, Recording, prefix_of, recorded
+from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded, weights_of
 
 _ENGINES = {"fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "mindspeed"}
 """The trainers' strategies, and the folders of verl's engines for them on NPUs."""
-BATCH = "batch.json"
 
 
-def supported(asked: dict[str, Any]) -> bool:
-    """Return whether the installed verl has a training engine for the requested trainer."""
-    engine = _ENGINES.get(asked.get("trainer", {}).get("strategy"))
+def supported(strategy: str) -> bool:
+    """Return whether the installed verl has a training engine for this strategy."""
+    engine = _ENGINES.get(strategy)
     try:
         return engine is not None and find_spec(f"verl.workers.engine.{engine}.transformer_impl") is not None
     except ImportError:  # verl is not installed, or cannot be imported
@@ -36,12 +35,12 @@ def supported(asked: dict[str, Any]) -> bool:
 
 
 def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Recording:
-    """Compute a batch on all ranks, and combine their rows.
+    """Run the model on a batch on all ranks, and combine the rows that the ranks return.
 
     Raises:
         RuntimeError: a rank fails. The message is the last line of the rank's output.
     """
-    (folder / BATCH).write_text(json.dumps({"tokens": batch.tokens, "prompts": batch.prompts}))
+    (folder / ASK).write_text(json.dumps({**asked, "tokens": batch.tokens, "lengths": batch.prompts}))
     ranks = asked["trainer"]["ranks"]
     program = ("torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d")
     words = ("-m", *program, "--rdzv-endpoint", "127.0.0.1:0", "-m", __spec__.name, str(folder))
@@ -52,10 +51,10 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
     recorder, weights = Recorder(), dict[str, torch.Tensor]()
     for rank in range(ranks):
         made = torch.load(folder / f"trainer-{rank}.pt")
-        recorder.include(made["taken"])
+        for name, each in made["taken"].items():
+            recorder.taken[name] += each
         weights.update(made["weights"])
-    prefix, dtype = prefix_of(model), getattr(torch, asked["trainer"]["dtype"])
-    return recorder.recording(batch, dtype, lambda name: weights.get(prefix + name, weights.get(name)))
+    return recorder.recording(batch, getattr(torch, asked["trainer"]["dtype"]), weights_of(model, weights))
 
 
 def main(folder: Path) -> None:
@@ -63,15 +62,15 @@ def main(folder: Path) -> None:
     from verl.utils import tensordict_utils
     from verl.utils.device import get_device_name, get_nccl_backend, get_torch_device
 
-    asked, given = (json.loads((folder / name).read_text()) for name in (ASK, BATCH))
+    asked = json.loads((folder / ASK).read_text())
     rank = int(os.environ["RANK"])
     get_torch_device().set_device(rank)
     torch.distributed.init_process_group(f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}")
     engine = _engine(asked)
     # Each group of ranks has rows of its own, and the ranks of a group share them.
-    rows = list(range(len(given["tokens"])))[engine.get_data_parallel_rank() :: engine.get_data_parallel_size()]
-    packed = [(row, at) for row in rows for at in range(len(given["tokens"][row]))]
-    tokens = [torch.tensor(given["tokens"][row]) for row in rows]
+    rows = range(engine.get_data_parallel_rank(), len(asked["tokens"]), engine.get_data_parallel_size())
+    tokens = [torch.tensor(asked["tokens"][row]) for row in rows]
+    packed = [(row, at) for row, each in zip(rows, tokens, strict=True) for at in range(len(each))]
 
     def nested(parts: list[torch.Tensor]) -> torch.Tensor:
         return torch.nested.as_nested_tensor(parts, layout=torch.jagged)
@@ -82,7 +81,7 @@ def main(folder: Path) -> None:
             "position_ids": nested([torch.arange(len(each)) for each in tokens]),
             # As in verl's trainer, it has a column for each token of the longest answer.
             "loss_mask": torch.nn.utils.rnn.pad_sequence(
-                [torch.ones(len(each) - given["prompts"][row]) for row, each in zip(rows, tokens, strict=True)],
+                [torch.ones(len(each) - asked["lengths"][row]) for row, each in zip(rows, tokens, strict=True)],
                 batch_first=True,
             ),
         },

@@ -7,6 +7,7 @@ only the outputs.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,27 +21,19 @@ from verl_npu.features.weight_sync.engines.replayed import Substitute, in_place_
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from . import ANSWERS, ASK
-from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
+from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded, weights_of
 
 _RUN = "execute_model"
-_SHARDED = (
-    "q_b_proj:out",
-    "q_proj:out",
-    "k_proj:out",
-    "v_proj:out",
-    "gate_proj:out",
-    "up_proj:out",
-    "o_proj:in",
-    "out_proj:in",
-    "down_proj:in",
-)
-_HEADS = (".query", ".key", ".value", ".attention")
+_OF_KEYS = re.compile(r".*(\.key|\.value|[kv]_proj:out)")
+_SHARDED = re.compile(rf"{_OF_KEYS.pattern}|.*(\.query|\.attention|(q|q_b|gate|up)_proj:out|(o|out|down)_proj:in)")
+"""The values that the ranks of a tensor-parallel group share, and those of them that have key heads."""
 
 
 class LayerRecorder:
     """Methods that vLLM adds to its workers through its setting `worker_extension_cls`."""
 
     model_runner: Any
+    rank: int
 
     def start_layers(self) -> None:
         """Start to record the values of all layers."""
@@ -73,8 +66,7 @@ class LayerRecorder:
         asked = json.loads(Path(folder, ASK).read_text())
         whole = asked["engine"]["tensor_parallel_size"] == 1
         weights = dict(_differing(layouts_of(model), asked["weights"])) if whole else {}
-        own = int(getattr(self, "rank", 0))
-        torch.save({"values": dict(made.values), "weights": weights}, Path(folder, f"rank-{own}.pt"))
+        torch.save({"values": dict(made.values), "weights": weights}, Path(folder, f"rank-{self.rank}.pt"))
 
 
 def _model(runner: Any) -> Any:
@@ -134,7 +126,7 @@ def main(folder: Path) -> None:
     from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
 
     asked = json.loads((folder / ASK).read_text())
-    extension = f"{__spec__.name}.{LayerRecorder.__name__}" if __spec__ else f"{__name__}.{LayerRecorder.__name__}"
+    extension = f"{__spec__.name}.{LayerRecorder.__name__}"
     engine = LLM(**{"worker_extension_cls": extension, **asked["engine"]})
     engine.collective_rpc("start_layers")
     settings = SamplingParams(logprobs=0, ignore_eos=True, **asked["sampling"])
@@ -152,25 +144,21 @@ def main(folder: Path) -> None:
     (folder / ANSWERS).write_text(json.dumps({"tokens": tokens, "prompts": lengths, "logprobs": chosen}))
 
 
-def read(folder: Path, dtype: torch.dtype, kv_heads: int) -> Recording:
-    """Combine the recordings of all ranks."""
-    answered = json.loads((folder / ANSWERS).read_text())
-    ranks = [torch.load(path) for path in sorted(folder.glob("rank-*.pt"), key=_rank_of)]
+def read(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
+    """Combine the recordings of all ranks. The weights have the names of a model of transformers."""
+    answered, kv_heads = json.loads((folder / ANSWERS).read_text()), model.config.get_text_config().num_key_value_heads
+    ranks = [torch.load(folder / f"rank-{rank}.pt") for rank in range(len([*folder.glob("rank-*.pt")]))]
     values = {name: _merged([each["values"][name] for each in ranks], name, kv_heads) for name in ranks[0]["values"]}
     values[LOGPROBS] = torch.tensor(answered["logprobs"], dtype=torch.float32)[:, None]
     batch = Batch(tuple(map(tuple, answered["tokens"])), tuple(answered["prompts"]))
-    return Recording(batch, dtype, values, ranks[0]["weights"].get)
-
-
-def _rank_of(path: Path) -> int:
-    return int(path.stem.removeprefix("rank-"))
+    return Recording(batch, dtype, values, weights_of(model, ranks[0]["weights"]))
 
 
 def _merged(parts: Sequence[torch.Tensor], name: str, kv_heads: int) -> torch.Tensor:
-    if not name.endswith((*_SHARDED, *_HEADS)):
+    if not _SHARDED.fullmatch(name):
         return parts[0]
     # Several ranks hold the same key head if there are fewer heads than ranks.
-    step = max(1, len(parts) // kv_heads) if name.endswith(("k_proj:out", "v_proj:out", ".key", ".value")) else 1
+    step = max(1, len(parts) // kv_heads) if _OF_KEYS.fullmatch(name) else 1
     return torch.cat(list(parts[::step]), dim=-1)
 
 

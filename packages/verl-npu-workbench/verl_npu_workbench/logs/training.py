@@ -173,9 +173,9 @@ class Restart:
     """A restart of the job at an earlier step, from a checkpoint or from the beginning."""
 
     after: int
-    """The last step before the restart."""
+    """The number of the last step before the restart."""
     to: int
-    """The first step after the restart."""
+    """The number of the first step after the restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +323,10 @@ class Assembly:
             self._thin()
 
     def leaves_out(self, line: str) -> bool:
-        """Return whether a line of a very long log can be skipped, because its step would be dropped at once.
+        """Return whether a line of a very long log can be skipped. Of such a log, only every `stride`-th step is kept.
+        A line of another step can be skipped, because the step would be discarded as soon as it was read.
 
-        Call this only for lines that are followed by many others, as most lines of a very long log are.
+        Call this method only for lines that are followed by many other lines, as most lines of a very long log are.
         """
         if self._stride == 1 or not line.startswith("step:") or "nan" in line or "inf" in line:
             return False
@@ -510,7 +511,7 @@ class Follower(ABC):
         """
 
     def log(self) -> TrainingLog:
-        """Return the log as far as it has been read. The next poll continues from there."""
+        """Return the part of the log that has been read. The next poll continues after this part."""
         return self._assembly.log(str(self.path))
 
     def finish(self) -> TrainingLog:

@@ -126,10 +126,11 @@ class Cell:
     claims: tuple[Claim, ...]
 
     def about(self, engines: Iterable[str] = (), npu: str = "", arch: str = "") -> tuple[Claim, ...]:
-        """Return the claims that apply with these rollout engines, this kind of NPU, and this architecture.
+        """Return the claims about the component's version that apply with these rollout engines, this kind of NPU, and
+        this processor architecture.
 
-        If no engine is given, vLLM's claims apply. A claim for one architecture replaces the claims for all
-        architectures.
+        If no engine is given, the claims for vLLM apply. Claims that are limited to the given architecture replace the
+        claims without such a limit.
         """
         engines = {*engines} or {VLLM}
         counting = tuple(

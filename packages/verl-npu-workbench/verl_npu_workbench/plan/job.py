@@ -172,7 +172,7 @@ class Started:
     passed: Sequence[str] = ()
     """The startup steps that succeeded."""
     missing: Sequence[str] = ()
-    """Errors that are not caused by the script, for example that a package is not installed here."""
+    """Errors that are not caused by the script, for example that a package is not installed on this machine."""
     part: str = ""
     """The startup step that failed. Empty if no step failed."""
     error: str = ""

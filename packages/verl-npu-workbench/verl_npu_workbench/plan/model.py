@@ -173,8 +173,8 @@ def _take_tokenizer(place: Path, folder: Path) -> None:
 
 
 def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None, list[str]]:
-    """Return a description of the image in each prompt, and notes for the user. The image has `tokens` tokens. If the
-    model does not support images, the description is None.
+    """Return a description of the image in each prompt, and notes for the user. The image has `tokens` tokens. If
+    `tokens` is 0 and the model does not support images, the description is None.
 
     Raises:
         PlanError: the model does not support images, or the image does not fit into a prompt.

@@ -134,7 +134,7 @@ def plan(trainer: Trainer, tree: Path, request: Request) -> Planned:
     settings = composed.settings
     names, bounded = names_of(trainer, settings), keeps_budget(trainer, tree)
     if names is None:
-        work = _reinforcement(settings, request, bounded)
+        work = _reinforcement(settings, request, bounded, trainer.exports)
     else:
         work = _fine_tuning(names, composed, request, bounded)
     share, folder = work.share, request.output.resolve()
@@ -195,14 +195,14 @@ class _Work:
     notes: tuple[str, ...] = ()
 
 
-def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work:
+def _reinforcement(settings: Settings, request: Request, bounded: bool, exports: Mapping[str, str]) -> _Work:
     _check_megatron(settings)
     path = settings.text(PATH)
     uneven = _uneven(path, request, settings, answers=settings.whole(SAMPLES, 1))
     share = share_of(settings, request.response, request.prompt, uneven, bounded)
     model = _model(path, request)
     picture, pictures = picture_of(model, request.picture, share)
-    rollout = rollout_of(settings, model, share, request.hardware)
+    rollout = rollout_of(settings, model, share, request.hardware, exports)
     # A later plan of the same script needs no second answer.
     others = other_engines(settings, request.hardware, lambda other: _other(other, request))
     engines = () if request.model else tuple(others)
@@ -443,8 +443,8 @@ def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
 
 
 def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings for a run in which one rank processes its share of two micro batches. The settings do not
-    require any files of the real job.
+    """Return the settings for a run in which one rank processes two micro batches, each as large as one of its micro
+    batches in the real job. The settings do not require any files of the real job.
 
     `model` is the folder of a model without weights.
     """

@@ -4,11 +4,12 @@ of that share as cache."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from verl_npu.errors import PlanError
-from verl_npu.features.rollout.data_parallel import SETTINGS as DATA_PARALLEL
+from verl_npu.features.rollout import data_parallel
 from verl_npu.language import gettext as _
 from verl_npu.registry.source.probe import AnyOf, Defines
 from verl_npu.registry.source.tree import SourceTree
@@ -98,8 +99,8 @@ class Rollout:
 
     @property
     def buckets_of_server(self) -> int:
-        """The memory that a weight sync takes on a server's NPU. Without IPC, the last bucket is in the host's
-        memory."""
+        """The memory that the buckets of a weight sync take on a server's NPU. Without IPC, the last bucket is in the
+        host's memory instead, but this figure still includes it."""
         return (_BUCKETS + _WORKER_BUCKETS) * self.bucket
 
 
@@ -108,8 +109,14 @@ def runs_inside(settings: Settings, verl: SourceTree) -> bool:
     return settings.text(f"{ROLLOUT}.name") == "vllm" and bool(_INSIDE.answer(lambda atom: atom.holds(verl)))
 
 
-def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardware) -> Rollout:
-    """Return the memory that a script's rollout engine uses."""
+def rollout_of(
+    settings: Settings,
+    model: Model,
+    share: Share,
+    hardware: Hardware,
+    exports: Mapping[str, str] = MappingProxyType({}),
+) -> Rollout:
+    """Return the memory that a script's rollout engine uses. `exports` contains the script's environment variables."""
     tensor = size(settings, ROLLOUT_TENSOR)
     utilization = settings.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
     servers = rollout_npus(settings)
@@ -117,7 +124,7 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
     own_npus = servers > 0 and not (is_separate(settings) and settings.get(f"{ROLES}.hybrid_engine") is not False)
     sends = servers > 0 and settings.text(f"{_CHECKPOINT_ENGINE}.backend") not in ("", "naive")
     bucket = size(settings, BUCKET) << 20 if sends else 0
-    weights = _weights(settings, model, tensor)
+    weights = _weights(settings, model, tensor, exports)
     taken = int(utilization * hardware.memory.value)
     token = model.cache // min(tensor, model.key_heads)
     cache = taken - weights - _BUFFERS
@@ -150,13 +157,17 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
     )
 
 
-def _weights(settings: Settings, model: Model, tensor: int) -> int:
-    """Return the bytes of the engine's weights on one NPU. With expert parallelism, vLLM divides experts among all
-    NPUs of a replica."""
-    among = tensor
-    if settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1 or settings.truth(f"{ROLLOUT}.enable_expert_parallel"):
-        among = tensor * max(size(settings, f"{ROLLOUT}.{name}") for name in DATA_PARALLEL)
-    return ((model.parameters - model.experts) // tensor + model.experts // among) * _BYTES
+def _weights(settings: Settings, model: Model, tensor: int, exports: Mapping[str, str]) -> int:
+    """Return the bytes of the engine's weights on one NPU.
+
+    Data-parallel engines share the experts, with or without expert parallelism. Source: `FusedMoEParallelConfig.make`
+    of vLLM 0.9.1 to 0.23, and `infer_tp` in verl's async_sglang_server.py. vLLM reads the number of these engines from
+    an environment variable if its arguments do not set it.
+    """
+    told = exports.get(data_parallel.SIZE, "")
+    sizes = [size(settings, f"{ROLLOUT}.{name}") for name in data_parallel.SETTINGS]
+    data = max(int(told) if told.isdecimal() else 1, *sizes)
+    return ((model.parameters - model.experts) // tensor + model.experts // (tensor * data)) * _BYTES
 
 
 def other_engines(settings: Settings, hardware: Hardware, model: Callable[[str], Model]) -> Iterator[str]:

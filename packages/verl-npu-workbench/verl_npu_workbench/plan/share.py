@@ -168,8 +168,8 @@ class Share:
         return f"{self.prompt} + {self.response}" if self.prompt else str(self.response)
 
     def overdrawn(self, batch: MicroBatch) -> float:
-        """Return the ratio of the number of tokens in the largest micro batch to the token budget, if all sequences
-        have the same length."""
+        """Return the ratio of the number of tokens in the largest micro batch to the token budget, assuming that all
+        sequences have the same length."""
         if not batch.dynamic:
             return 1.0
         trains = batch.phase.trains
@@ -244,8 +244,8 @@ def divided(
         most: the longest prompt and response; the prompt is 0 if only the length of a whole sequence counts.
         batches: the micro batches of each phase.
         step, mini: the number of sequences per rank in a step, and between two steps of the optimizer.
-        padded: if the model also computes padding tokens, a note for the user that lengths therefore have no effect.
-            Otherwise, an empty string.
+        padded: a note for the user that lengths have no effect, because the model also computes padding tokens. An
+            empty string if the model does not compute padding tokens.
         response, prompt: the lengths that the user specified.
         measured: measured or drawn lengths.
         notes: notes for the user so far.
@@ -421,7 +421,7 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
             expected=_("a token budget that is large enough for a prompt of {asked} tokens and a response").format(
                 asked=asked[0]
             ),
-            found=_("a budget of {budget} tokens on all ranks that share a sequence").format(budget=budget),
+            found=_("a total budget of {budget} tokens across all ranks that share a sequence").format(budget=budget),
             fix=_("raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu"),
         )
     notes.append(

@@ -172,9 +172,9 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
 
 
 def without_repeats(read: list[Finding], started: Sequence[Finding]) -> list[Finding]:
-    """Return the findings from reading the script, without the findings that were repeated when the job was started.
-    If the started job rejected the same setting, the finding of the started job is better, because it shows upstream's
-    own error and source line."""
+    """Return the findings from reading the script, except the findings about settings that the started job also
+    rejected. For these settings, the started job's findings are better, because they show upstream's own error and
+    source line."""
     words = [word for each in started if each.refused for word in each.subject.split(_(", "))]
     keys = {word.lstrip("+").partition("=")[0] for word in words}
     return [each for each in read if not (each.refused and each.code in _READ_FROM_UPSTREAM and each.subject in keys)]
@@ -186,7 +186,7 @@ def _missing(text: str) -> Finding:
         Severity.OK,
         " ".join(text.split())[:300],
         subject=_("a part of the job that was not checked"),
-        why=_("lint cannot check this part of the job on this machine, so the job may still fail there"),
+        why=_("lint cannot check this part of the job on this machine, so this part may still fail when the job runs"),
         fix=_("run lint again on a machine that has the job's packages and files"),
     )
 

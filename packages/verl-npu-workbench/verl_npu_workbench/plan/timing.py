@@ -77,7 +77,7 @@ _BOTH_WAYS = 2
 
 
 def assumptions(planned: Planned) -> tuple[str, ...]:
-    """Return the assumptions behind the estimated range."""
+    """Return the assumptions behind the estimated range of the duration of a step."""
     return (*_TRAINING_ASSUMPTIONS, *(_ROLLOUT_ASSUMPTIONS if planned.rollout else ()))
 
 

@@ -93,10 +93,11 @@ def judge(planned: Planned) -> Verdict:
 
 def allocated(planned: Planned) -> dict[str, int]:
     """Return the two parts of what verl reports as perf/max_memory_allocated_gb: the bytes of the trainer's tensors,
-    and those of an engine in the same process.
+    and the bytes of an engine in the same process.
 
-    verl never resets torch's counter, and reports the counter of the last rank. torch counts a sleeping engine's
-    weights and cache, too. A checkpoint is saved after the report.
+    verl reports torch's peak-memory counter of the last rank, and never resets the counter. The counter includes the
+    weights and the cache of a sleeping engine. It does not include the memory for saving a checkpoint, because verl
+    saves the checkpoint after it has reported the counter.
     """
     last = max(planned.outcomes, key=lambda outcome: outcome.rank)
     phases = [cost for cost in last.phases if cost.phase != Phase.CHECKPOINT.value]

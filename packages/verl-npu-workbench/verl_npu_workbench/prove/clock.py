@@ -67,7 +67,8 @@ class Clock:
 
     @property
     def idle(self) -> float:
-        """The seconds since any of these processes was last running or waiting for a processor."""
+        """The number of seconds since a measurement last showed that this process or a descendant was busy: it was
+        running or waiting for a processor."""
         return time.monotonic() - self._worked_at
 
     def _watch(self) -> None:

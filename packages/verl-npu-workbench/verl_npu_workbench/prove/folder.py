@@ -65,7 +65,8 @@ class Folder:
     path: Path
 
     def begin(self, asked: Asked) -> None:
-        """Write the request into a new folder. Raises CommandError if the folder already contains a proof."""
+        """Create the folder if it does not exist, and write the request into it. Raises CommandError if the folder
+        already contains a proof."""
         if (self.path / _ASKED).exists():
             raise CommandError(
                 subject=f"--output {self.path}",

@@ -42,7 +42,8 @@ _PACKAGES = (
     "megatron-core",
     "mbridge",
 )
-"""The packages whose versions are reported. verl is missing here, because it is reported by its pin."""
+"""The packages whose versions are reported. verl is not in this list, because its pin is reported instead of its
+version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,8 @@ def train(
         told: a callback that receives each step and its metrics.
         reads: additional paths that the command can read.
         unconfined: whether to run without a sandbox.
-        virtual: whether to use virtual NPUs. Otherwise, the machine's NPUs are used, with all variables set for them.
+        virtual: whether to use virtual NPUs. Otherwise, the machine's NPUs are used, and the variables of the user's
+            environment that concern a cluster or its NPUs are passed on.
         more: additional variables for all processes.
 
     Raises:

@@ -23,7 +23,7 @@ _SYSTEMD = "systemd-run"
 
 @dataclass(slots=True)
 class Group:
-    """A control group, or a scope that systemd creates for the command."""
+    """A control group, or a systemd scope, that a sandboxed command runs in."""
 
     folder: Path | None
     """The folder of the control group. For a scope, None until a process runs in it."""

@@ -27,8 +27,8 @@ _ORDINARY = re.compile(r"\d{1,6}|[a-z_]{1,16}|\.{0,2}/[\w./\-]*")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable's value may be a secret. An ordinary value counts as a secret only if the name is
-    clearly the name of a password."""
+    """Return whether a variable's value may be a secret. A small number, a short word, or a path counts as a secret
+    only if the variable's name is clearly the name of a password."""
     kind = kind_of(name)
     if kind in (Kind.HARMLESS, Kind.PERHAPS) or is_harmless(value, kind):
         text = f"{name}={value}"

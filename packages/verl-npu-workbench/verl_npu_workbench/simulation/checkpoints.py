@@ -16,10 +16,11 @@ _BUILD_OPTIONS = ("attn_implementation", "dtype", "torch_dtype")
 
 
 def leave_weights_out(module: ModuleType) -> None:
-    """Make `transformers.modeling_utils` leave large weights uninitialized.
+    """Make `transformers.modeling_utils` leave large weights uninitialized, so that they take up no memory and no
+    weight files are needed.
 
     The host does not allocate memory that is never written to. Small weights are initialized, because a virtual NPU
-    stores their values, too. The checkpoint needs only its config.json and its tokenizer.
+    stores the values of small tensors. The model's checkpoint needs only its config.json and its tokenizer.
     """
     base = module.PreTrainedModel
     from_config = base._from_config.__func__

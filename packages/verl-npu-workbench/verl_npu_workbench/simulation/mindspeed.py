@@ -57,8 +57,8 @@ def load_without_atb(builder: ModuleType) -> None:
 
 
 def offer_sorting(kernels: ModuleType) -> None:
-    """Replace the functions in `mindspeed.ops.triton.sort_chunks_by_idx` that launch kernels with implementations in
-    plain torch."""
+    """Replace each function in `mindspeed.ops.triton.sort_chunks_by_idx` that launches a kernel. The replacements are
+    implemented in plain torch."""
     kernels.make_chunk_sort_map = chunk_sort_map  # type: ignore[attr-defined]
     kernels.sort_chunks_by_map = sorted_rows  # type: ignore[attr-defined]
 

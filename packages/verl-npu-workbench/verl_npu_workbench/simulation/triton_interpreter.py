@@ -40,7 +40,7 @@ class Executor(Protocol):
 
 
 class Language(Protocol):
-    """Triton's language, as the interpreter changes it."""
+    """The module `triton.language`, with the interpreter's changes."""
 
     range: Callable[..., Iterable[object]]
 
@@ -157,8 +157,8 @@ def _with_tensors_as_counters(interpreter: ModuleType, upstreams: Callable[..., 
 
 
 def follow_tuning(autotuner: ModuleType) -> None:
-    """Make an autotuner record its launch with all of its configurations. No tuning takes place: the kernel runs with
-    the first configuration."""
+    """Make an autotuner record the launch that each of its configurations would cause. No tuning takes place: the
+    kernel runs with the first configuration."""
     run = autotuner.Autotuner.run
 
     @functools.wraps(run)

@@ -104,6 +104,8 @@ def _attention(square: T) -> Iterator[tuple[str, tuple[object, ...], dict[str, o
     }  # fmt: skip
     row = T((4, 2, 8), "float32", (1.0,) * 64)
     yield "npu_ring_attention_update", (T((4, 2, 16)), row, row, T((4, 2, 16)), row, row), {}
+    for kind in (0, 1):
+        yield "npu_attention_update", ([T((6,), "float32")] * 2, [T((6, 16))] * 2, kind), {}
     name, few = "npu_fused_infer_attention_score", T((2, 4, 16))
     yield name, (few,) * 3, {"num_heads": 2, "input_layout": "BSH"}
     yield name, (square,) * 3, {"num_heads": 2, "input_layout": "BNSD", "scale": 0.3, "softmax_lse_flag": True}

@@ -137,6 +137,36 @@ def test_the_rotated_parts_are_further_columns_of_query_and_key() -> None:
         ops.npu_fused_infer_attention_score(query, key, key, query_rope=query_rope, **options)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_three_sets_of_keys_are_one_attention_to_all_keys(dtype: Any) -> None:
+    weights, values = draw(6, 12, dtype=torch.float64), draw(12, 16, seed=1).to(dtype)
+    sets = slice(5), slice(5, 6), slice(6, 12)
+    lse = [weights[:, keys].logsumexp(1).float() for keys in sets]
+    parts = [(weights[:, keys].softmax(1) @ values[keys].double()).to(dtype) for keys in sets]
+    merged, total = ops.npu_attention_update(lse, parts, 1)
+    assert (merged.dtype, total.dtype) == (dtype, torch.float32)
+    right = weights.softmax(1) @ values.double()
+    torch.testing.assert_close(merged.double(), right, atol=4 * torch.finfo(dtype).eps, rtol=0)
+    torch.testing.assert_close(total.double(), weights.logsumexp(1), atol=1e-6, rtol=1e-6)
+    assert ops.npu_attention_update(lse, parts, 0)[1].numel() == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"update_type": 2}, "update_type must be 0 or 1"),
+        ({"lse": [torch.zeros(3)]}, "must have the same number of tensors"),
+        ({"lse": [torch.zeros(3).half()] * 2}, "each lse must be float32"),
+        ({"local_out": [torch.zeros(3, 12)] * 2}, "D is a multiple of 8"),
+        ({"local_out": [torch.zeros(3, 16), torch.zeros(3, 16).half()]}, "each local_out must have the same shape"),
+    ],
+)
+def test_sets_of_keys_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:
+    given = {"lse": [torch.zeros(3)] * 2, "local_out": [torch.zeros(3, 16)] * 2, "update_type": 0}
+    with pytest.raises(RuntimeError, match=message):
+        ops.npu_attention_update(**{**given, **changed})
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -180,11 +180,11 @@ class Extension(Protocol):
         exports."""
 
     def map_memory(self, data: int) -> None:
-        """Map memory that contains a poison pattern at a reserved address. Raise RuntimeError if memory is already
-        mapped at the address, or if the address is not reserved."""
+        """At a reserved address, map memory that is filled with a poison pattern. Raise RuntimeError if memory is
+        already mapped at the address, or if the address is not reserved."""
 
     def unmap_memory(self, data: int) -> None:
-        """Release the memory at an address. Raise RuntimeError if no memory is mapped there."""
+        """Release the memory at an address. Raise RuntimeError if no memory is mapped at this address."""
 
     def check_mapped(self, data: int) -> None:
         """Raise RuntimeError if an address is in the reserved range of a pool but has no mapped memory."""

@@ -45,6 +45,7 @@ from .experts import (
 from .inference import (
     _npu_fused_infer_attention_score_get_max_workspace,
     _npu_fused_infer_attention_score_v2_get_max_workspace,
+    npu_attention_update,
     npu_fused_infer_attention_score,
     npu_fused_infer_attention_score_out,
     npu_fused_infer_attention_score_v2,
@@ -74,6 +75,7 @@ __all__ = [
     "npu_add_rms_norm",
     "npu_apply_adam_w",
     "npu_apply_rotary_pos_emb",
+    "npu_attention_update",
     "npu_bmmV2",
     "npu_cross_entropy_loss",
     "npu_dtype_cast",

@@ -158,7 +158,7 @@ def _count(value: object) -> int:
 
 
 def _fresh(results: object, given: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Return the results that share no memory with an argument. The keys are their ids, and each result occurs
+    """Return the results that share no memory with an argument. Each key is the id of a result, and each result occurs
     once."""
     if isinstance(results, torch.Tensor):
         mine = results.untyped_storage().data_ptr()

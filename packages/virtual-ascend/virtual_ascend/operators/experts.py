@@ -276,7 +276,7 @@ def npu_moe_init_routing_v2(
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Copy the rows, sorted by expert, and omit the experts outside the range. Has no backward pass.
+    """Copy the rows, sorted by expert, and omit the experts outside `active_expert_range`. Has no backward pass.
 
     Shapes: x [T,H], expert_idx int32 [T,K], scale [T]. active_expert_range is [first, end), by default all experts. M
     is T*K, or active_num if active_num is specified and smaller. Rows after the copies are zeros here, whereas an NPU
@@ -293,7 +293,7 @@ def npu_moe_init_routing_v2(
         - The scales of the rows [M]. Empty if `scale` is None.
 
     Raises:
-        RuntimeError: the shapes or the range do not match, or the backward pass is run.
+        RuntimeError: the shapes do not match, `active_expert_range` is invalid, or the backward pass is run.
         NotImplementedError: quantization or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
@@ -321,7 +321,7 @@ def npu_moe_init_routing_custom(
     The default arguments request quantization, which is not implemented here. Pass quant_mode=-1.
 
     Raises:
-        RuntimeError: the shapes or the range do not match, or the backward pass is run.
+        RuntimeError: the shapes do not match, `active_expert_range` is invalid, or the backward pass is run.
         NotImplementedError: quantization or drop_pad_mode 1 is requested.
     """
     given = dict(locals())
@@ -372,8 +372,8 @@ def _unwritten(name: str, what: str) -> NotImplementedError:
 
 
 def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[int]) -> tuple[int, int]:
-    """Return the range [first, end) of the experts whose rows are copied. Raise RuntimeError if the shapes or the
-    range do not match."""
+    """Return the range [first, end) of the experts whose rows are copied. Raise RuntimeError if the shapes do not
+    match, or if the range is invalid."""
     if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
         raise RuntimeError(
             f"{name}: expected x [T,H] and expert_idx [T,K], but got shapes {tuple(x.shape)} and "
@@ -512,7 +512,7 @@ def npu_moe_token_permute(
     kept = order.numel()
     if num_out_tokens is not None and kept + num_out_tokens < 0:
         raise RuntimeError(
-            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} would drop more rows than exist ({kept})"
+            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more than the {kept} rows that exist"
         )
     if num_out_tokens:
         kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
@@ -897,9 +897,13 @@ def _check_form(
     if group_type is None and not isinstance(group_list, list | tuple):
         raise RuntimeError(f"{name}: Requires manual passing group_type, current is None.")
     if split_item in (0, 1) and group_type in (0, 2) and isinstance(group_list, Tensor) and len(x) > 1:
-        raise RuntimeError(f"{name}: with split_item {split_item} and a group_list, x must contain exactly one tensor")
+        raise RuntimeError(
+            f"{name}: with split_item {split_item} and a group_list tensor, x must contain exactly one tensor"
+        )
     if split_item in (0, 1) and group_type == 0 and isinstance(group_list, list | tuple):
-        raise RuntimeError(f"{name}: a group_list of numbers requires split_item 2 or 3, but got {split_item}")
+        raise RuntimeError(
+            f"{name}: if group_list is a list of integers, split_item must be 2 or 3, but is {split_item}"
+        )
     if split_item in (0, 1) and group_type == 2:
         raise RuntimeError(f"{name}: group_type 2 requires split_item 2 or 3, but got {split_item}")
     if split_item in (2, 3) and group_type == 2 and len(weight) != len(x):

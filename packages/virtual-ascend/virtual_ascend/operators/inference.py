@@ -6,8 +6,9 @@ Multi-head latent attention for inference: op-plugin, docs/zh/custom_APIs/torch_
 torch_npu-npu_interleave_rope.md and torch_npu-npu_kv_rmsnorm_rope_cache.md; for ATB's operators, op_plugin/ops/atb/,
 RingMlaAtb.cpp and PagedCacheLoadAtb.cpp.
 
-npu_fused_infer_attention_score and its second version: op-plugin,
-docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md and _v2.md.
+npu_fused_infer_attention_score and its second version, and npu_attention_update: op-plugin,
+docs/zh/custom_APIs/torch_npu/torch_npu-npu_fused_infer_attention_score.md, _v2.md, and
+torch_npu-npu_attention_update.md.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ __all__ = [
     "_npu_fused_infer_attention_score_v2_get_max_workspace",
     "_npu_reshape_and_cache",
     "_npu_reshape_and_cache_siso",
+    "npu_attention_update",
     "npu_fused_infer_attention_score",
     "npu_fused_infer_attention_score_out",
     "npu_fused_infer_attention_score_v2",
@@ -316,6 +318,52 @@ def npu_ring_mla_out(
     return output, softmax_lse
 
 
+def npu_attention_update(
+    lse: Sequence[Tensor], local_out: Sequence[Tensor], update_type: int
+) -> tuple[Tensor, Tensor]:
+    """Merge the attention results for several sets of keys into the attention over all sets. Has no backward pass.
+
+    Shapes: each lse float32 [T*N] (the logarithms of the softmax sums), each local_out [T*N,D] (the attention).
+
+    Returns:
+        (attention [T*N,D], lse [T*N]), with the dtypes of the inputs; the lse is empty unless `update_type` is 1.
+
+    Raises:
+        RuntimeError: the shapes, dtypes, or numbers of tensors are invalid, or the backward pass is run.
+    """
+    name = "npu_attention_update"
+    if update_type not in (0, 1):
+        raise RuntimeError(f"{name}: update_type must be 0 or 1, but is {update_type}")
+    if len(lse) != len(local_out) or not 1 <= len(lse) <= 16:
+        raise RuntimeError(
+            f"{name}: lse and local_out must have the same number of tensors, 1 to 16, but have {len(lse)} and "
+            f"{len(local_out)}"
+        )
+    rows, width = local_out[0].shape if local_out[0].dim() == 2 else (0, 0)
+    if not 8 <= width <= 512 or width % 8:
+        raise RuntimeError(
+            f"{name}: local_out must have shape [T*N,D], where D is a multiple of 8 from 8 to 512, but has shape "
+            f"{tuple(local_out[0].shape)}"
+        )
+    for each, attention in zip(lse, local_out, strict=True):
+        if each.shape != (rows,) or each.dtype is not torch.float32:
+            raise RuntimeError(
+                f"{name}: each lse must be float32 with shape [{rows}], but is {each.dtype} {tuple(each.shape)}"
+            )
+        if attention.shape != (rows, width) or attention.dtype != local_out[0].dtype:
+            raise RuntimeError(f"{name}: each local_out must have the same shape and dtype")
+
+    def compute() -> tuple[Tensor, ...]:
+        parts = torch.stack(list(lse))
+        total = parts.logsumexp(0)
+        shares = (parts - total).exp()
+        merged = (torch.stack(list(local_out)).float() * shares[..., None]).sum(0)
+        return merged.to(local_out[0].dtype), total if update_type else total.new_empty(0)
+
+    merged, total = without_formula(name, (*lse, *local_out), compute)
+    return merged, total
+
+
 def npu_paged_cache_load(
     key_cache: Tensor,
     value_cache: Tensor,
@@ -408,9 +456,10 @@ def npu_fused_infer_attention_score(
     Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout
     or, if `input_layout` contains an underscore, the layout after the underscore: BSND, NBSD, or NTD. Key and value
     have the query's layout. With `block_table` int32 [B, maximum number of blocks], they are a cache [blocks,
-    block_size, Nkv*D] or [blocks, Nkv, block_size, D]. The lengths are the lengths of the sequences. In TND, they are
-    cumulative, except the lengths of a cache. Rows beyond a sequence's length are zeros. `num_key_value_heads=0` means
-    the same number as `num_heads`. `query_rope` and `key_rope` are additional columns of query and key.
+    block_size, Nkv*D] or [blocks, Nkv, block_size, D]. `actual_seq_lengths` and `actual_seq_lengths_kv` contain the
+    length of each sequence. In TND, they contain cumulative lengths instead, but the lengths of a cache are never
+    cumulative. Rows beyond a sequence's length are zeros. `num_key_value_heads=0` means the same number as
+    `num_heads`. `query_rope` and `key_rope` are additional columns of query and key.
 
     Returns:
         (attention; log-sum-exp of the scores float32 [B,N,S,1], or [T,N,1] in TND, which is empty unless

@@ -143,7 +143,7 @@ def versions() -> list[str]:
 
 
 def of_version(version: str) -> dict[str, list[str]]:
-    """Return the schemas of each operator in a version.
+    """Return the schemas of each operator in a version of torch_npu.
 
     If the version is not recorded, use the closest earlier recorded version or, if there is none, the oldest recorded
     version.

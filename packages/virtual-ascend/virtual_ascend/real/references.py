@@ -168,8 +168,8 @@ def unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> tuple[object, ...]:
-    """Add up the copies of each token. Return only the result, because the wheel itself saves the tensors for the
-    backward pass."""
+    """Add up the copies of each token. Return only the result, because torch_npu's wheel itself saves the tensors for
+    the backward pass."""
     with torch.no_grad():
         return (operators.npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape),)
 

@@ -1,6 +1,6 @@
 """Public helpers for tests of programs on virtual NPUs: they run processes with virtual NPUs, and groups of ranks.
 
-`testing.fixtures`, `testing.nightly`, and `testing.junit` are for pytest.
+`testing.fixtures`, `testing.nightly`, `testing.junit`, and `testing.nursery` are for pytest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ NPUS_OF_A_TEST = 2
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
+PREPARED: list[Callable[[str, Sequence[str], Mapping[str, str]], subprocess.Popen[str] | None]] = []
+"""Functions that start a program from a prepared process, or return None; see `testing.nursery`."""
 
 # The torch_npu for each version of torch, in its newest patch version.
 _WHEELS = {
@@ -110,13 +112,26 @@ def end_with_parent() -> None:
 
 def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.CompletedProcess[str]:
     """Run a program with virtual NPUs in a separate process. `changes` are passed to `environment`."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment(**changes),
-        capture_output=True,
+    process = _start(textwrap.dedent(code), (), environment(**changes))
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def _start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a program, with its output in pipes."""
+    for start in PREPARED:
+        if process := start(code, arguments, env):
+            return process
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
         preexec_fn=end_with_parent,
     )
 
@@ -129,13 +144,10 @@ def start_ranks(
     The program gets the variables RANK, WORLD_SIZE, and INIT, which is the init_method of torch.distributed.
     """
     return [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code), *arguments],
-            env=environment(RANK=str(rank), WORLD_SIZE=str(size), INIT=f"file://{folder}/meet", **changes),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=end_with_parent,
+        _start(
+            textwrap.dedent(code),
+            arguments,
+            environment(RANK=str(rank), WORLD_SIZE=str(size), INIT=f"file://{folder}/meet", **changes),
         )
         for rank in range(size)
     ]

@@ -116,9 +116,10 @@ def refresh_copies_on_load(model: Any) -> None:
     """Make `model.load_weights` refresh the copies of kv_b_proj that MLA keeps. The copies are refreshed in place,
     because captured graphs read from their addresses.
 
-    The copies also stay in place when the weights are processed later. Source: vllm-ascend 0.13.0 and earlier creates
-    new copies each time that it processes weights (vllm-ascend#7473), and verl v0.7.1 and later processes the weights
-    after each sync. The V0 engine does not capture MLA in graphs, so this function creates new copies for that engine.
+    The copies also stay in place when the weights are processed later. Without this function, vllm-ascend 0.13.0 and
+    earlier would create new copies each time that it processes the weights (vllm-ascend#7473), and verl v0.7.1 and
+    later processes the weights after each sync. The V0 engine is an exception: this function creates new copies for
+    it, because the V0 engine does not capture MLA in graphs.
     """
     if getattr(model, _REFRESHES, False):
         return

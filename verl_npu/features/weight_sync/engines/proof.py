@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from .... import environment
 from ....errors import WeightSyncError
+from ....language import gettext as _
 from ....reporting import warn
 from ...engine_sleep import changed_since_wake_up, forget_wake_up, unprotected
 from ..transport.tensors import digest_of
@@ -75,7 +76,7 @@ def explain(
     held: torch.Tensor,
     stale: bool,
     sent: Mapping[int, Sequence[str]],
-    holder: str = "the engine",
+    holder: str = _("the engine"),
 ) -> str:
     """Describe what the holder of a weight has instead of the expected part.
 
@@ -85,24 +86,26 @@ def explain(
     import torch
 
     if held.dtype.is_floating_point and bool(held.isnan().all()):
-        return f"{holder} holds only NaN, like memory that slept and was not refilled"
+        return _("{holder} holds only NaN, like memory that slept and was not refilled").format(holder=holder)
     if not bool(held.any()):
-        return f"{holder} holds only zeros"
+        return _("{holder} holds only zeros").format(holder=holder)
     if stale:
-        return f"{holder} holds the same values as before this sync"
+        return _("{holder} holds the same values as before this sync").format(holder=holder)
     head = digest_of(head_of(held))
     for rank, other in expected.heads.items():
         if head == other:
-            return f"rank {expected.rank} of {holder} holds the share of rank {rank}"
+            said = _("rank {rank} of {holder} holds the share of rank {other}")
+            return said.format(rank=expected.rank, holder=holder, other=rank)
     others = [name for name in sent.get(head, ()) if name != expected.source]
     if others:
-        return f"{holder} holds the tensor that was sent as {others[0]}"
+        return _("{holder} holds the tensor that was sent as {name}").format(holder=holder, name=others[0])
     if held.dim() == 2 and expected.digest in (digest_of(held.T), digest_of(held.reshape(held.T.shape).T)):
-        return f"{holder} holds the sent tensor transposed"
+        return _("{holder} holds the sent tensor transposed").format(holder=holder)
     for narrow in (torch.bfloat16, torch.float16):
         if held.dtype.itemsize > narrow.itemsize and torch.equal(held.to(narrow).to(held.dtype), held):
-            return f"{holder} holds other values, as if rounded to {str(narrow).removeprefix('torch.')}"
-    return f"{holder} holds other values"
+            dtype = str(narrow).removeprefix("torch.")
+            return _("{holder} holds other values, as if rounded to {dtype}").format(holder=holder, dtype=dtype)
+    return _("{holder} holds other values").format(holder=holder)
 
 
 SHOWN = 5

@@ -80,7 +80,7 @@ class VLLMEngine:
         self._runner.model.load_weights(list(weights))
 
     def open(self) -> None:
-        """Allow the worker to run batches again."""
+        """Allow the worker to resume running batches."""
         held = vars(self._runner)
         if _CLOSED in held:
             restore(self._runner, held.pop(_CLOSED))
@@ -135,8 +135,8 @@ def refuse_nz() -> None:
 
 
 def warn_of_nz(model: torch.nn.Module) -> None:
-    """Warn about parameters that are in the FRACTAL_NZ layout despite the setting. For example, fused MC2 casts expert
-    weights to this layout."""
+    """Warn about parameters that are in the FRACTAL_NZ layout although vllm-ascend's settings disable this layout. For
+    example, fused MC2 casts expert weights to this layout."""
     layout_of = getattr(sys.modules.get("torch_npu"), "get_npu_format", None)
     if layout_of is None:
         return
@@ -185,8 +185,8 @@ def captures_graphs(runner: object) -> bool:
 
 
 def watch_graphs(runner: object) -> None:
-    """If the engine captures graphs, compute the next batch that uses graphs a second time in eager mode, and compare
-    the outputs."""
+    """If the engine captures graphs, take the next batch that uses graphs, compute it again in eager mode, and compare
+    the two outputs."""
     if captures_graphs(runner):
         compare_next_replay(runner)
 

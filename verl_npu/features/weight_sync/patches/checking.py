@@ -70,7 +70,7 @@ def requested() -> bool:
 
 
 def proof_requested() -> bool:
-    """Return whether the user requested a proof of the engine's weights."""
+    """Return whether the user requested a proof that the engine holds the weights that it received."""
     return Settings.from_environment().check is Check.ENGINE
 
 
@@ -86,7 +86,7 @@ def describe(engine: CheckpointEngine) -> str:
 
 
 def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator, timeout: float) -> None:
-    """Wait on all ranks until each rollout receives the trainer's messages.
+    """Make every rank wait until each rollout receives the trainer's messages.
 
     The trainer sends numbered test messages until all rollouts have received the latest one. If a rollout receives no
     message for `timeout` seconds, all ranks raise a GroupError that names the rollout. After this function returns, a

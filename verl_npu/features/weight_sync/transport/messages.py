@@ -75,8 +75,8 @@ class SignedStore:
         self.inner.set(key, self._signature(key, value) + value)
 
     def set_once(self, key: str, value: bytes) -> bytes:
-        """Put a value under a key, unless a rank of the group has already put a value there. Return the value that the
-        key then has."""
+        """Put a value under a key, unless a rank of the group has already put a value under this key. In both cases,
+        return the value that is now under the key."""
         signed, known = self._signature(key, value) + value, b""
         while True:
             there = bytes(self.inner.compare_set(key, known, signed))
@@ -303,8 +303,8 @@ class Messages:
         """Keep the store available until all ranks have read the messages about `topic`. Call this method before you
         raise an error about `topic`.
 
-        On rank 0, the method waits for the other ranks; otherwise, the error might end rank 0, whose process serves
-        the store. The method raises no error.
+        On rank 0, the method waits for the other ranks. Without this wait, the error might end rank 0, whose process
+        serves the store. The method raises no error.
         """
         with contextlib.suppress(RuntimeError):
             if self._rank:

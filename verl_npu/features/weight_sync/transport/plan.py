@@ -133,7 +133,8 @@ class Slots:
         return self._buffers[index % 2][:nbytes]
 
     def views(self, index: int, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of bucket `index` as views into `buffer`, which must be the result of `buffer(index)`."""
+        """Return the tensors of bucket `index` as views into `buffer`, which must be the tensor that the method
+        `buffer` returned for this index."""
         bucket = self._buckets[index]
         if bucket.nbytes > self._size:
             return views(bucket, buffer)

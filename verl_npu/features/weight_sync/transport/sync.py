@@ -120,12 +120,12 @@ class Engine(Protocol):
     """The rollout engine of one rank. The engine receives the weights."""
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Close the engine, so that it runs no batches, and load these tensors. They are views whose values change
-        after this call returns, so copy the values."""
+        """Close the engine, so that the engine runs no batches, and load these tensors. The tensors are views whose
+        values change after this call returns, so copy the values."""
         ...
 
     def open(self) -> None:
-        """Allow the engine to run batches again, because all weights have arrived."""
+        """Allow the engine to resume running batches, because all weights have arrived."""
         ...
 
     def expect(self, weights: Sequence[Weight]) -> None:
@@ -163,7 +163,8 @@ class _Moving:
 
 
 def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> CheckResult:
-    """Send all buckets, as rank 0. Raises WeightSyncError if a tensor differs from its announcement."""
+    """Send all buckets, as rank 0. Raises WeightSyncError if a tensor does not have the name, shape, and dtype that
+    the plan specifies for it."""
     import torch
 
     moving: deque[_Moving] = deque()
@@ -368,7 +369,7 @@ def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
     """Receive the weights into `engine`. `metadata` describes the weights that this rank expects. If it is None, this
     rank accepts any metadata from rank 0.
 
-    The engine runs batches again only if no rank failed. Raises the same errors as `send`.
+    The engine resumes running batches only if no rank failed. Raises the same errors as `send`.
     """
 
     def move(plan: Plan, number: int) -> CheckResult:

@@ -122,8 +122,8 @@ Weight: TypeAlias = "tuple[str, torch.Tensor]"
 
 
 def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]:
-    """Take one tensor for each spec from the iterator `weights`. Raises WeightSyncError if a tensor differs from its
-    spec."""
+    """Take one tensor for each spec from the iterator `weights`. Raises WeightSyncError if a tensor does not have the
+    name, shape, and dtype of its spec."""
     drawn = list(itertools.islice(weights, len(specs)))
     for spec, (name, tensor) in zip(specs, drawn, strict=False):
         if name != spec.name or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:

@@ -78,7 +78,10 @@ def _run(job: RankJob) -> Outcome:
                 _run_phases(job, recording, folder, missing)
         except Exception as raised:  # the user is told whatever verl raises
             traceback.print_exc()
-            error = f"{type(raised).__name__}: {raised}".strip()
+            from .start import told
+
+            said, where, code = told(raised, job.tree)
+            error = f"{said} ({where}: `{code}`)"
         return Outcome(
             rank=job.rank,
             phases=recording.costs(),

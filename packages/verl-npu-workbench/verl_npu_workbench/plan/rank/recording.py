@@ -25,9 +25,9 @@ _COPY = "copy between host and NPU"  # csrc/ledger.cpp
 def gradients(module: nn.Module) -> Iterator[Tensor]:
     """Yield the gradients that accumulate over micro batches, including those that FSDP has not reduced yet.
 
-    From v0.9.0 on, verl reduces gradients only with the last micro batch. Until then, FSDP1 keeps unsharded gradients
-    in its flat parameters, and FSDP2 keeps unsharded gradients in a separate attribute. Source:
-    torch/distributed/fsdp/_fully_shard, `FSDPParam.to_accumulated_grad_if_needed`.
+    From v0.9.0 on, verl reduces gradients only in the last micro batch of an update. During the earlier micro batches,
+    FSDP1 keeps unsharded gradients in its flat parameters, and FSDP2 keeps unsharded gradients in a separate
+    attribute. Source: torch/distributed/fsdp/_fully_shard, `FSDPParam.to_accumulated_grad_if_needed`.
     """
     for weight in module.parameters():
         # Megatron keeps gradients in buffers of its own.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import importlib
 import inspect
 import os
@@ -39,16 +38,16 @@ if TYPE_CHECKING:
 _SERVER, _SERVERS = "verl.workers.rollout.vllm_rollout.vllm_async_server", ("vLLMHttpServerBase", "vLLMHttpServer")
 """The module of vLLM's server in verl, and the names that the server's class has had."""
 _PACKAGES = ("vllm", "sglang", "tensorrt_llm")
-_ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
 """Packages, besides verl, whose source lines may be shown to the user."""
+_SCRIPT_PACKAGES = ("verl", "recipe")
+"""Packages that come with the script's own revision. If one of their modules is missing on this machine, the module is
+missing in the job, too."""
+_ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _TRAINERS = (("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer"))
 _UNREGISTERED = re.compile(r"Checkpoint engine (?P<checkpoint>\S+) not registered|Unknown backend: (?P<engine>\S+)")
 _REGISTRIES = {"checkpoint": "verl.checkpoint_engine", "engine": "verl.workers.engine"}
 """The packages whose modules register names that these messages are about."""
-_SCRIPT_PACKAGES = ("verl", "recipe")
-"""Packages that come with the script's own revision. If one of their modules is missing here, it is missing in the
-job, too."""
 _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
@@ -77,8 +76,8 @@ def start(job: StartJob, recording: Recording, folder: str) -> Started:
             if why := _not_judged(raised):
                 missing.append(why)
                 continue
-            told = _told(raised, job)
-            return dataclasses.replace(told, passed=passed, missing=missing, part=part.value, host=_peak())
+            error, where, code = told(raised, job.rank.tree)
+            return Started(passed, missing, part.value, error, where, code, host=_peak())
         passed.append(part.value)
     return Started(passed=passed, missing=missing, host=_peak())
 
@@ -430,13 +429,6 @@ def _nothing(*_: object, **__: object) -> None:
     """Stand in for a call that needs a cluster."""
 
 
-def _root(raised: BaseException) -> BaseException:
-    """Return the original error if Hydra wrapped it in an error of its own."""
-    while type(raised).__module__.startswith("hydra.") and raised.__cause__ is not None:
-        raised = raised.__cause__
-    return raised
-
-
 def _not_judged(raised: BaseException) -> str:
     """Return the text of an error that the script does not cause, or an empty string if the script causes the
     error."""
@@ -490,14 +482,21 @@ def _lacks_module(said: str) -> bool:
     return False
 
 
-def _told(raised: BaseException, job: StartJob) -> Started:
-    """Return the error, with the innermost line of upstream's code in its traceback."""
+def _root(raised: BaseException) -> BaseException:
+    """Return the original error if Hydra wrapped it in an error of its own."""
+    while type(raised).__module__.startswith("hydra.") and raised.__cause__ is not None:
+        raised = raised.__cause__
+    return raised
+
+
+def told(raised: BaseException, tree: str) -> tuple[str, str, str]:
+    """Return the error, and the place and the text of the innermost line of upstream's code in its traceback."""
     error = _root(raised)
     # Hydra's own error has the line of upstream that asked it to make an object.
     frames = [frame for each in (raised, error) for frame in traceback.extract_tb(each.__traceback__)]
-    shown = [frame for frame in frames if _is_shown(frame.filename, job.rank.tree)] or list(frames[-1:])
+    shown = [frame for frame in frames if _is_shown(frame.filename, tree)] or frames[-1:]
     where = f"{shown[-1].filename}:{shown[-1].lineno}" if shown else ""
-    return Started(error=_text(error), where=where, code=(shown[-1].line or "") if shown else "")
+    return _text(error), where, (shown[-1].line or "") if shown else ""
 
 
 def _is_shown(file: str, tree: str) -> bool:
@@ -508,5 +507,6 @@ def _is_shown(file: str, tree: str) -> bool:
 
 
 def _text(raised: BaseException) -> str:
+    """Return the type and the message of an error."""
     error = _root(raised)
     return f"{type(error).__name__}: {error}".removesuffix(": ")

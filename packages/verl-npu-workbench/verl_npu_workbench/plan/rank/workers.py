@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 TOKEN = 5
 """The id of an arbitrary token. It is not one of the first few, which mark padding and ends."""
 
+_SCORES = ("token_level_scores", "token_level_rewards")
+_OF_ANSWERS = ("old_log_probs", "rollout_log_probs", "ref_log_prob", "values", "advantages", "returns", *_SCORES)
+
 
 def batch(job: RankJob, training: bool) -> dict[str, Any]:
     """Return a batch, on the host, as verl's trainer passes it to the training phases of a step or, if `training` is
@@ -32,8 +35,9 @@ def batch(job: RankJob, training: bool) -> dict[str, Any]:
 
     `input_ids`, `attention_mask`, `position_ids` [sequences, prompt + response]; `prompts` [sequences, prompt]; all
     others [sequences, response]. Prompts are padded on the left, answers on the right. Source:
-    verl/trainer/ppo/ray_trainer.py, `fit`. Pictures come directly before the answer; positions are then [sequences, 4,
-    prompt + response], and `multi_modal_inputs` has the patches of each sequence.
+    verl/trainer/ppo/ray_trainer.py, `fit`. If the model supports pictures, `position_ids` has the shape [sequences, 4,
+    prompt + response]. If the prompts contain pictures, the pictures come directly before the answer, and
+    `multi_modal_inputs` contains the patches of each sequence.
     """
     import torch
 
@@ -62,19 +66,7 @@ def batch(job: RankJob, training: bool) -> dict[str, Any]:
         "prompts": ids[:, :prompt],
         "responses": ids[:, prompt:],
         "response_mask": mask[:, prompt:].long(),
-        **{
-            name: each.clone()
-            for name in (
-                "old_log_probs",
-                "rollout_log_probs",
-                "ref_log_prob",
-                "values",
-                "advantages",
-                "returns",
-                "token_level_scores",
-                "token_level_rewards",
-            )
-        },
+        **{name: each.clone() for name in _OF_ANSWERS},
         **pictures,
     }
 
@@ -339,7 +331,8 @@ class EngineWorkers(Workers):
         return phases
 
     def hand_over(self) -> None:
-        """Pass the weights to servers and to an engine on the same NPU, as `update_weights` does."""
+        """Pass the weights to the servers, and to the engine that shares this worker's NPU, as `update_weights` does.
+        The job may have servers, such an engine, or both."""
         worker = self._actor
         if self._job.buckets:
             worker.checkpoint_engine = Buckets(self._job.buckets)

@@ -1,4 +1,4 @@
-"""Compares the results of two sides."""
+"""Compares the results of a computation with the expected results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the name of each value of a case, and its distance from the expected value. Raises KeyError if a value is
-    missing on one side."""
+    """Yield the name of each value of a case, and its distance from the expected value. Raises KeyError if only one of
+    `found` and `expected` has the value."""
     if found.keys() != expected.keys():
         raise KeyError(f"these values are only on one of the two sides: {sorted(found.keys() ^ expected.keys())}")
     for name, value in expected.items():

@@ -216,11 +216,11 @@ def _killed(setup: Setup) -> str:
     if survivor.status is None:
         raise Wrong(
             f"the other rank is still waiting after {seconds:.0f} s",
-            f"the other rank to exit about {_PATIENCE:g} s after a rank was killed",
+            f"the other rank exits about {_PATIENCE:g} s after a rank was killed",
         )
     if survivor.facts.get("went on"):
         raise Wrong(
-            "the other rank continued as if the killed rank were alive", "the other rank to report an error or to exit"
+            "the other rank continued as if the killed rank were alive", "the other rank reports an error or exits"
         )
     said = str(survivor.facts.get("said", "")) or survivor.how
     return f"its peer got an error or ended {seconds:.0f} s after the start: {said}"

@@ -32,7 +32,7 @@ _MEANING = "logits and gradients of {model} would differ from the unpatched mode
 
 
 def run(setup: Setup) -> None:
-    """Compute all cases on both sides, and add a check for each case."""
+    """Compute all cases on the NPU and on the host's processor, and add a check for each case."""
     setup.npus()
     require("transformers", "verl")
     names = _names()
@@ -92,7 +92,7 @@ def _loaded(torch: Any, path: Path) -> Mapping[str, Any]:
 def _applied(states: Mapping[str, str]) -> str:
     wrong = {name: states.get(name, "unknown") for name in ("attention", "fused_ops")}
     if any(state != "applied" for state in wrong.values()):
-        raise Wrong(", ".join(f"{name} is {state}" for name, state in wrong.items()), "both features to be applied")
+        raise Wrong(", ".join(f"{name} is {state}" for name, state in wrong.items()), "both features are applied")
     return "both are applied"
 
 
@@ -116,7 +116,8 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
         raise Wrong(
             f"{len(unexplained)} of {len(away)} tensors deviate more from the host's results with the patches than "
             f"without the patches: {shown}",
-            f"at most {_TIMES:g} times the deviation without the patches",
+            f"each tensor deviates from the host's results with the patches at most {_TIMES:g} times as much as "
+            "without the patches",
             figures,
         )
     return f"tensors far from the host: {len(wrong)}, as far with the unpatched model on the NPU", figures

@@ -76,7 +76,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     if over:
         raise Wrong(
             "; ".join(over),
-            "the error relative to the float64 result to be about as large as the CPU's error in the same dtype",
+            "the error relative to the float64 result is about as large as the CPU's error in the same dtype",
             figures,
         )
     return (

@@ -39,8 +39,8 @@ def register_replica(replica: ModuleType) -> None:
 
 
 def offer_in_vllms_place(workers: ModuleType) -> None:
-    """In versions of verl without a rollout registry (796871d7), make the workers create this engine instead of
-    vLLM."""
+    """In versions of verl without a rollout registry (796871d7), make the workers create the rollout engine for
+    virtual NPUs instead of vLLM's."""
     from verl.workers.rollout import base
 
     if not hasattr(base, "_ROLLOUT_REGISTRY"):

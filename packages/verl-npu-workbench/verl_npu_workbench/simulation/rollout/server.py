@@ -241,8 +241,8 @@ class VirtualServer:
         await asyncio.gather(*[worker.wake_up.remote() for worker in self._wakes])
 
     async def sleep(self) -> None:
-        """Release the weights. In revisions of verl whose server also tells the workers to return to training, tell
-        them so here, too."""
+        """Release the weights. In some revisions of verl, the method `sleep` of verl's server also makes the workers
+        return to training. For these revisions, this method does the same."""
         if self._shares:
             async with self._turn:
                 self._engine.weights.release()

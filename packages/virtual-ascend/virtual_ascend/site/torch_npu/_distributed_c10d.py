@@ -44,7 +44,9 @@ class _Options:
     def hccl_config(self, settings: Mapping[str, int | str]) -> None:
         for name, value in settings.items():
             if not isinstance(name, str) or not isinstance(value, int | str):
-                raise TypeError(f"hccl_config: expected names with numbers or strings, but got {name!r}: {value!r}")
+                raise TypeError(
+                    f"hccl_config: expected a mapping from names to numbers or strings, but got {name!r}: {value!r}"
+                )
         self._hccl_config = dict(settings)
 
 

@@ -13,7 +13,8 @@ from virtual_ascend.settings import Settings
 
 
 class Config:
-    """The class of `torch.npu.config`. As in torch_npu, its switch can be set but not read."""
+    """The class of `torch.npu.config`. As in torch_npu, its attribute `allow_internal_format` can be set but not
+    read."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "allow_internal_format":

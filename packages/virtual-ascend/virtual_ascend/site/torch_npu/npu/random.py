@@ -44,12 +44,12 @@ def _index(device: Place) -> int:
 
 
 def get_rng_state(device: Place = "npu") -> torch.Tensor:
-    """Return the state of an NPU's generator: uint8 [16]."""
+    """Return the state of an NPU's random number generator: a tensor of dtype uint8 and shape [16]."""
     return default_generators[_index(device)].get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Place = "npu") -> None:
-    """Set the state of an NPU's generator: uint8 [16].
+    """Set the state of an NPU's random number generator. `new_state` must have dtype uint8 and shape [16].
 
     Raises:
         RuntimeError: `new_state` is not such a state.

@@ -63,10 +63,10 @@ class _KinetoProfile:
         self.metadata: dict[str, object] = {}
 
     def start(self) -> None:
-        """Start the profiler, which records nothing."""
+        """Do nothing, because this profiler never records events."""
 
     def stop(self) -> None:
-        """Stop the profiler, which records nothing."""
+        """Do nothing, because this profiler never records events."""
 
     def add_metadata(self, key: str, value: str) -> None:
         """Add a string to the trace."""

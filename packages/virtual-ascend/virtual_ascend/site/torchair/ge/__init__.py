@@ -10,7 +10,8 @@ __all__ = ["Cast", "Const", "DataType", "Tensor", "TensorSpec", "attr", "custom_
 
 
 class Tensor:
-    """A tensor of a graph. It is never created."""
+    """A stand-in for torchair's class of graph tensors. Code can import the class and use it in annotations, but no
+    instance is ever created."""
 
 
 class TensorSpec:

@@ -55,7 +55,7 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
         return state | {"dynamic": self._dynamic} if self.is_enabled() else state
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Load a state that `state_dict` returned.
+        """Load a state that the method `state_dict` returned.
 
         Raises:
             RuntimeError: the state is empty.

@@ -1,0 +1,49 @@
+"""test.sh runs the tests of each distribution, the last one's beside the others'."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.pins import SCRIPTS
+
+# Not imported by its name, which is also the name of the package of Python's own tests.
+run_tests = runpy.run_path(str(SCRIPTS / "test.py"))["run_tests"]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """Return a program that prints its folder's name, and exits with the status that the folder contains."""
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "in $(basename $PWD)"\nexit $(cat status)\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[[str, int], Path]:
+    def make(name: str, status: int) -> Path:
+        made = tmp_path / name
+        made.mkdir()
+        (made / "status").write_text(str(status))
+        return made
+
+    return make
+
+
+def test_all_run_and_the_last_ones_output_comes_last(
+    python: Path, folder: Callable[[str, int], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    folders = {folder("first", 1): ["-q"], folder("second", 0): ["-q"], folder("third", 5): ["-q"]}
+    assert run_tests(python, {}, folders) == [1, 0, 5]
+    said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("in ")]
+    assert said == ["in first", "in second", "in third"]
+
+
+def test_a_failure_beside_the_others_is_reported(
+    python: Path, folder: Callable[[str, int], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_tests(python, {}, {folder("first", 0): [], folder("second", 1): []}) == [0, 1]
+    assert capfd.readouterr().err == "test.sh: FAILED: pytest\n"

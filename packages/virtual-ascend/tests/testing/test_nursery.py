@@ -1,0 +1,58 @@
+"""Programs that are forked off a process with torch behave as in a process of their own."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from virtual_ascend.testing.fixtures import Run
+
+
+def test_a_forked_program_has_its_own_variables_folders_and_device(
+    python: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("NAME = 'mine'\n")
+    monkeypatch.chdir(tmp_path)
+    done = python(
+        """
+        import os, sys, torch
+        import mine
+        print(mine.NAME, os.environ["MINE"], os.getcwd(), sys.argv, __name__, torch.npu.device_count())
+        """,
+        PYTHONPATH=str(tmp_path),
+        MINE="1",
+        VIRTUAL_ASCEND="3",
+    )
+    assert done.args == ["-c"]
+    assert done.stdout == f"mine 1 {tmp_path} ['-c'] __main__ 3\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [
+        ("import torch, sys; print('said', file=sys.stderr); sys.exit(3)", 3, "said"),
+        ("import torch; 1 / 0", 1, "ZeroDivisionError"),
+        ("import torch, os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
+    ],
+)
+def test_its_exit_status_and_its_errors_arrive(python: Run, program: str, status: int, said: str) -> None:
+    done = python(program)
+    assert (done.args, done.returncode, done.stdout) == (["-c"], status, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "variables"),
+    [
+        ("print('torch')", {}),
+        ("import os; os.environ['VIRTUAL_ASCEND'] = '1'; import torch", {}),
+        ("import torch", {"PYTHONWARNINGS": "ignore"}),
+        ("import torch", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+    ],
+)
+def test_a_program_with_an_earlier_start_gets_a_new_process(
+    python: Run, program: str, variables: dict[str, str]
+) -> None:
+    assert python(program, **variables).args[0] == sys.executable

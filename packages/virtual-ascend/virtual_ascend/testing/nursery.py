@@ -1,0 +1,182 @@
+"""Forks programs off a process that has imported torch, instead of starting each program from nothing.
+
+`import torch` takes seconds of CPU time, and a test suite may start hundreds of programs. Call `install` in a
+conftest; from then on, `virtual_ascend.testing.run` and `start_ranks` fork.
+"""
+
+from __future__ import annotations
+
+import array
+import ast
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import PREPARED, end_with_parent
+
+__all__ = ["install"]
+
+_EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "MALLOC_", "ATEN_")
+"""Prefixes of variables that are read as Python starts or as torch is imported: too early for a forked program."""
+_SERVE = "exec(__import__('virtual_ascend.testing.nursery', fromlist=['serve']).serve({descriptor}))"
+_HEADER = 8
+"""Bytes of the length that precedes a request."""
+
+_nurseries: dict[int, socket.socket] = {}
+"""The connection to the nursery of each process, because a forked process must not share its parent's connection."""
+
+
+def install() -> None:
+    """From now on, fork the programs of `run` and `start_ranks`, except for programs that need a new process."""
+    PREPARED.append(start)
+
+
+def start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str] | None:
+    """Fork a program, with its output in pipes. Return None if the program needs a process of its own, because it does
+    something before it imports torch, or changes variables that are read as early as that."""
+    early = {name for name in {*os.environ, *env} if name.startswith(_EARLY)} - {"PYTHONPATH"}
+    inherited = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if any(env.get(name) != inherited.get(name) for name in early) or not _imports_torch_first(code):
+        return None
+    return _Program(code, arguments, env)
+
+
+def _imports_torch_first(code: str) -> bool:
+    for statement in ast.parse(code).body:
+        match statement:
+            case ast.Import(names=names) if any(name.name.partition(".")[0] == "torch" for name in names):
+                return True
+            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] == "torch":
+                return True
+            case ast.Import() | ast.ImportFrom():
+                continue
+        return False
+    return False
+
+
+class _Program(subprocess.Popen[str]):
+    """A forked program. Its parent is a process of the nursery, which reports the program's id and exit status."""
+
+    def __init__(self, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        super().__init__(["-c", *arguments], executable=code, env=env, text=True, **pipes)  # type: ignore[call-overload]
+
+    def _execute_child(self, args: Any, code: Any, *rest: Any) -> None:
+        # Popen passes these by position: preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
+        # and the child's and the parent's descriptors of stdin, stdout, and stderr.
+        env, stdin, stdout, stderr = rest[4], rest[8], rest[11], rest[13]
+        self._status, theirs = socket.socketpair()
+        descriptors = array.array("i", [theirs.fileno(), stdin, stdout, stderr])
+        _nursery().sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        for descriptor in (theirs.detach(), stdin, stdout, stderr):
+            os.close(descriptor)
+        request = json.dumps([args, code, dict(env), os.getcwd()]).encode()
+        self._status.sendall(len(request).to_bytes(_HEADER, "big") + request)
+        self._child_created = True
+        self.pid = int(self._line())
+
+    def _line(self) -> bytes:
+        """Return the next line from the nursery, or an empty line if the nursery was killed."""
+        line = b""
+        while not line.endswith(b"\n") and (byte := self._status.recv(1)):
+            line += byte
+        return line
+
+    def _try_wait(self, flags: int) -> tuple[int, int]:
+        if not select.select([self._status], [], [], 0 if flags else None)[0]:
+            return 0, 0
+        status = int(self._line() or signal.SIGKILL)
+        self._status.close()
+        return self.pid, status
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)  # type: ignore[attr-defined] # a method of Popen that has no stub
+        return self.returncode
+
+
+def _nursery() -> socket.socket:
+    """Return the connection to this process's nursery, which is started at the first call."""
+    if os.getpid() not in _nurseries:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # A program loads its device itself, because the device depends on the program's variables.
+            variables = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+            process = subprocess.Popen(
+                [sys.executable, "-c", _SERVE.format(descriptor=theirs.fileno())],
+                env={**os.environ, **variables},
+                pass_fds=[theirs.fileno()],
+                preexec_fn=end_with_parent,
+            )
+        atexit.register(_end, os.getpid(), process, ours)
+        _nurseries[os.getpid()] = ours
+    return _nurseries[os.getpid()]
+
+
+def _end(starter: int, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    """End the nursery, unless this process is forked off the one that started it."""
+    if os.getpid() == starter:
+        connection.close()
+        process.wait()
+
+
+def serve(descriptor: int) -> str:
+    """Import torch, and fork a process for each request. Return only in the process of a program, with its code."""
+    import torch
+
+    requests = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the parents of programs
+    while True:
+        received, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(4 * array.array("i").itemsize))
+        if not received:
+            os._exit(0)
+        descriptors = array.array("i", ancillary[0][2])
+        if os.fork() == 0:
+            requests.close()
+            end_with_parent()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            code = _fork(*descriptors)
+            if torch._is_device_backend_autoload_enabled():
+                torch._import_device_backends()
+            return code
+        for each in descriptors:
+            os.close(each)
+
+
+def _fork(connection: int, *pipes: int) -> str:
+    """Fork a program, report its id and its exit status, and exit. In the program's process, set up what a new process
+    of Python would have, and return the program's code."""
+    with socket.socket(fileno=connection) as client:
+        size = int.from_bytes(client.recv(_HEADER, socket.MSG_WAITALL), "big")
+        argv, code, env, folder = json.loads(client.recv(size, socket.MSG_WAITALL))
+        if child := os.fork():
+            client.sendall(b"%d\n" % child)
+            for pipe in pipes:
+                os.close(pipe)
+            client.sendall(b"%d\n" % os.waitpid(child, 0)[1])
+            os._exit(0)
+    end_with_parent()
+    for number, pipe in enumerate(pipes):
+        os.dup2(pipe, number)
+        os.close(pipe)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = argv
+    sys.path[1:1] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "virtual_ascend"]:
+        del sys.modules[name]
+    # As virtual_ascend.pth does when Python starts.
+    from virtual_ascend_entry import start as load
+
+    load()
+    return str(code)
