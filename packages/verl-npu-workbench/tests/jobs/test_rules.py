@@ -223,6 +223,8 @@ WRONG_ONES = dict(
             exports={"ASCEND_RT_VISIBLE_DEVICES": "0,7", "VIRTUAL_ASCEND": "2"},
         ),
         refused("a size that is a word", "empty", {f"{ROLLOUT}.n": "many"}),
+        refused("steps that are a word", "empty", {"trainer.total_training_steps": "ten"}),
+        refused("CPUs that are a word", "empty", {"ray_kwargs.ray_init.num_cpus": "many"}),
         refused("fewer CPUs than NPUs", "ray-cpus", {"ray_kwargs.ray_init.num_cpus": 7}),
         refused(
             "fewer CPUs than verl asks for", "ray-cpus", {"ray_kwargs.ray_init.num_cpus": 23}, sources=BY_THE_PLATFORM
@@ -235,14 +237,8 @@ WRONG_ONES = dict(
         ),
         warned("data that are not in the tree", "files", {"data.train_files": "none.parquet"}),
         refused("Megatron's sizes", "parallel-sizes", {**MEGATRON, f"{ACTOR}.megatron.context_parallel_size": 3}),
-        refused("a sequence dimension", "parallel-sizes", {f"{ACTOR}.ulysses_sequence_parallel_size": 3}),
         refused(
-            "a critic's sequence dimension",
-            "parallel-sizes",
-            {"algorithm.adv_estimator": "gae", "critic.ulysses_sequence_parallel_size": 3},
-        ),
-        refused(
-            "a rollout", "parallel-sizes", {f"{ROLLOUT}.tensor_model_parallel_size": 3}, module="recipe.dapo.main_dapo"
+            "a rollout", "rollout.ranks", {f"{ROLLOUT}.tensor_model_parallel_size": 3}, module="recipe.dapo.main_dapo"
         ),
         refused(
             "engines that do not divide the NPUs",
@@ -250,7 +246,6 @@ WRONG_ONES = dict(
             {f"{ROLLOUT}.pipeline_model_parallel_size": 3},
             module="verl.trainer.main_ppo_sync",
         ),
-        refused("a rollout of its own", "parallel-sizes", {"rollout.n_gpus_per_node": 2, "rollout.nnodes": 1}),
         warned("a variable that is not exported", "exports", text="HCCL_CONNECT_TIMEOUT=900\n"),
         warned("a variable that a cluster does not get", "exports", exports={"VLLM_USE_V1": "1"}, runtime={}),
         warned("segments beside a sleeping engine", "rollout.expandable_segments", exports=SEGMENTS),
@@ -432,8 +427,8 @@ def test_the_fused_loss_without_kernels_is_no_finding() -> None:
 
 
 def test_refusals_come_first() -> None:
-    both = script({f"{ACTOR}.ulysses_sequence_parallel_size": 3}, overrides=("a.b=1", "a.b=2"))
-    assert found(both) == [("parallel-sizes", True), ("shadowed", False)]
+    both = script({f"{ROLLOUT}.n": "many"}, overrides=("a.b=1", "a.b=2"))
+    assert found(both) == [("empty", True), ("shadowed", False)]
 
 
 # Findings that depend on the source of the script's verl, or on the installed packages.

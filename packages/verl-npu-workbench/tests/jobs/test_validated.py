@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from verl_npu_workbench.jobs import validated
 from verl_npu_workbench.jobs.rules import findings
+from verl_npu_workbench.jobs.settings import Settings
 
 from verl_npu.findings import Finding
 from verl_npu.registry.source.tree import SourceTree
@@ -279,15 +281,30 @@ def test_a_checkpoint_engine_is_looked_up_where_verl_registers_them(
     assert found(upstream, {f"{key}.backend": "mine", f"{key}.custom_backend_module": "my.engines"}) == []
 
 
+@pytest.mark.parametrize("key", [f"{ROLLOUT}.n", "data.train_batch_size"])
+def test_a_size_of_zero_is_refused(key: str, upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    assert any(each.refused for each in found(upstream, {key: 0}))
+
+
+def test_an_engine_of_a_critic_reads_no_micro_batch(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    refused = found(upstream, {**GAE, "critic.ppo_micro_batch_size_per_gpu": 5})
+    assert bool(refused) is validated._is_legacy(Settings(upstream[1]), upstream[0])
+
+
 @pytest.mark.parametrize(
-    ("module", "code"), [("verl.trainer.main_ppo", "validation"), ("recipe.dapo.main_dapo", "parallel-sizes")]
+    ("module", "code"), [("verl.trainer.main_ppo", "validation"), ("recipe.dapo.main_dapo", "rollout.ranks")]
 )
 def test_a_rollout_that_does_not_divide_the_npus_is_refused_once(
     module: str, code: str, upstream: tuple[SourceTree, dict[str, object]]
 ) -> None:
     sources, written = upstream
-    given = {**written, **GOOD, f"{ROLLOUT}.tensor_model_parallel_size": 3}
-    judged = findings(script(given, sources=sources, module=module))
+    given = {**written, **GOOD, f"{ROLLOUT}.tensor_model_parallel_size": 3, "trainer.device": "npu"}
+    # These refer to other settings, which nothing resolves here.
+    given |= {key: 0 for key in (f"{ROLLOUT}.nnodes", f"{ROLLOUT}.n_gpus_per_node") if key in given}
+    right = script(given, sources=sources, module=module)
+    # Sections come before their settings, as Hydra composes them.
+    ordered = sorted(right.settings.values.items(), key=lambda pair: pair[1] != {})
+    judged = findings(replace(right, settings=Settings(dict(ordered))))
     assert [each.code for each in judged if each.refused] == [code]
 
 

@@ -100,3 +100,9 @@ def test_a_budget_that_is_raised_does_not_raise_those_that_default_to_it(told) -
     dynamic = {f"{ACTOR}.use_dynamic_bsz": True, "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True}
     found = told(**dynamic, **{budget: 4096, scores: 32 * 4096})
     assert (found[budget], found[scores]) == (7680, 32 * 4096)
+
+
+@pytest.mark.parametrize(("given", "planned"), [(None, 100), ("ten", "ten")])
+def test_a_schedule_has_the_steps_of_the_script(told, given: str | None, planned: object) -> None:
+    steps = f"{ACTOR}.optim.total_training_steps"
+    assert told(**{steps: -1, "trainer.total_training_steps": given})[steps] == planned

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from verl_npu.language import gettext as _
-
-from .keys import ACTOR, NODES, NPUS, REFERENCE, ROLLOUT_TENSOR, has_critic, is_megatron, rollout_npus, size
+from .keys import ACTOR, NODES, NPUS, REFERENCE, is_megatron, size
 from .settings import Settings
 from .trainer import Trainer
-
-
-class Framework(enum.Enum):
-    """A part of the job that divides the NPUs among its ranks, and the reason why the job fails if it cannot."""
-
-    MEGATRON = _(
-        "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not divide "
-        "the world size"
-    )
-    FSDP = _(
-        "the device mesh of verl's FSDP workers needs data-parallel size x sequence-parallel size = number of NPUs"
-    )
-    ROLLOUT = _("verl asserts that the size of a rollout replica divides the number of NPUs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +59,10 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True)
 class Indivisible:
-    """Parallel sizes that do not divide the number of NPUs evenly."""
+    """Megatron's parallel sizes that do not divide the number of NPUs evenly."""
 
-    by: Framework
-    """The part of the job that rejects these sizes."""
     key: str
-    """The key of the setting, or of the section of settings, that has the wrong size."""
+    """The key of the section of settings that has the sizes."""
     sizes: str
     npus: int
 
@@ -117,30 +99,13 @@ def npus_of(trainer: Trainer, settings: Settings) -> int:
 
 
 def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
-    """Yield the parallel sizes that do not evenly divide the trainer's NPUs or, if the rollout has separate NPUs, the
-    rollout's NPUs."""
-    if npus <= 0:
-        return
-    yield from _trainer_sizes(settings, npus)
-    npus, key = rollout_npus(settings) or npus, ROLLOUT_TENSOR
-    if npus % size(settings, key):
-        yield Indivisible(Framework.ROLLOUT, key, str(size(settings, key)), npus)
-
-
-def _trainer_sizes(settings: Settings, npus: int) -> Iterator[Indivisible]:
-    if is_megatron(settings):
-        for role in (ACTOR, REFERENCE):
-            sizes = _megatron_sizes(settings, role)
-            if not sizes.divides(npus):
-                text = f"TP {sizes.tensor} x PP {sizes.pipeline} x CP {sizes.context} = {sizes.replica}"
-                yield Indivisible(Framework.MEGATRON, f"{role}.megatron", text, npus)
-            elif npus % sizes.fewest:
-                experts = sizes.expert_tensor * sizes.expert * sizes.pipeline
-                text = f"expert TP {sizes.expert_tensor} x EP {sizes.expert} x PP {sizes.pipeline} = {experts}"
-                yield Indivisible(Framework.MEGATRON, f"{role}.megatron", text, npus)
-        return
-    for key in settings.ending("ulysses_sequence_parallel_size"):
-        if key.startswith(("critic.", "reward")) and not has_critic(settings):
-            continue
-        if npus % size(settings, key):
-            yield Indivisible(Framework.FSDP, key, str(size(settings, key)), npus)
+    """Yield the parallel sizes of Megatron that do not evenly divide the trainer's NPUs."""
+    for role in (ACTOR, REFERENCE) if npus > 0 and is_megatron(settings) else ():
+        sizes = _megatron_sizes(settings, role)
+        if not sizes.divides(npus):
+            text = f"TP {sizes.tensor} x PP {sizes.pipeline} x CP {sizes.context} = {sizes.replica}"
+            yield Indivisible(f"{role}.megatron", text, npus)
+        elif npus % sizes.fewest:
+            experts = sizes.expert_tensor * sizes.expert * sizes.pipeline
+            text = f"expert TP {sizes.expert_tensor} x EP {sizes.expert} x PP {sizes.pipeline} = {experts}"
+            yield Indivisible(f"{role}.megatron", text, npus)

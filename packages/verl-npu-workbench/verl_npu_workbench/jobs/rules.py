@@ -59,12 +59,11 @@ from .keys import (
     MODEL,
     NPUS,
     ROLLOUT,
-    ROLLOUT_TENSOR,
     is_megatron,
     is_separate,
     may_sleep,
 )
-from .layout import Framework, indivisible, parallelism_of
+from .layout import indivisible, parallelism_of
 from .script import Script, is_applied, rule, trained_roles
 from .successor import successor_findings
 from .upstream import RULES as UPSTREAM_RULES
@@ -74,7 +73,7 @@ _WORKER_VARIABLES = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MU
 _ASSIGNED = re.compile(rf"^[ \t]*({_WORKER_VARIABLES})=", re.MULTILINE)
 _EXPORTED = re.compile(rf"^[ \t]*(?:export|declare -x)[ \t]+(?:\w+=\S*[ \t]+)*({_WORKER_VARIABLES})\b", re.MULTILINE)
 _SIZES = (
-    r"trainer\.(n_gpus_per_node|nnodes)|data\.train_batch_size"
+    r"trainer\.(n_gpus_per_node|nnodes|total_training_steps)|data\.train_batch_size|(ray_kwargs\.)?ray_init\.num_cpus"
     r"|actor_rollout_ref\.(actor\.ppo_mini_batch_size|rollout\.(n|tensor_model_parallel_size))"
 )
 _PATHS = (
@@ -229,7 +228,7 @@ def _empty(script: Script) -> Iterator[Finding]:
             )
 
 
-@rule("parallel-sizes", "Parallel sizes that do not divide the number of NPUs.")
+@rule("parallel-sizes", "Parallel sizes of Megatron that do not divide the number of NPUs.")
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
     for each in indivisible(script.settings, script.npus):
         yield error(
@@ -238,10 +237,11 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
                 sizes=each.sizes, npus=each.npus
             ),
             subject=each.key,
-            why=each.by.value,
-            fix=_("choose sizes whose product divides the number of NPUs")
-            if each.by is Framework.MEGATRON
-            else _("choose a size that divides the number of NPUs"),
+            why=_(
+                "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not "
+                "divide the world size"
+            ),
+            fix=_("choose sizes whose product divides the number of NPUs"),
         )
 
 
@@ -794,10 +794,7 @@ RULES: tuple[Rule[Script], ...] = (
 def findings(script: Script) -> list[Finding]:
     """Return the findings of all rules that can be checked for a script, errors first."""
     found = list(find(RULES, script, Stage.SCRIPT))
-    # Two rules say that the rollout's size does not divide the NPUs. So does verl's own worker, if it is followed.
-    ranks = [
-        each for each in found if each.code in ("parallel-sizes", "rollout.ranks") and each.subject == ROLLOUT_TENSOR
-    ]
-    extra = ranks if any("infer_world_size" in str(each.why) for each in found) else ranks[1:]
-    found = [each for each in found if each not in extra]
+    # If verl's own worker is followed, it says the same.
+    if any("infer_world_size" in str(each.why) for each in found):
+        found = [each for each in found if each.code != "rollout.ranks"]
     return sorted(found, key=lambda finding: not finding.refused)

@@ -113,8 +113,9 @@ def _validating(script: Script) -> _Refusals:
     make = error if script.trainer.module.startswith("verl.") or _starts_workers(script) else warning
     for each in validated.section_refusals(settings, trained_roles(script), sources):
         yield make, each
-    # Trainers that stream samples have no train_batch_size.
-    for each in validated.validation_refusals(settings, sources) if settings.whole(BATCH) > 0 else ():
+    # Trainers that stream samples have no train_batch_size, but they have a program of their own.
+    has_batch = settings.whole(BATCH) > 0 or (script.trainer.module == "verl.trainer.main_ppo" and BATCH in settings)
+    for each in validated.validation_refusals(settings, sources) if has_batch else ():
         yield _validation_severity(script), each
     if script.trainer.module == "verl.trainer.main_ppo":
         yield from _parts(script)

@@ -249,8 +249,9 @@ def batch_refusals(
     """Yield the errors that workers raise when they divide a mini-batch among ranks, and a rank's share into
     micro-batches."""
     ranks, mini = npus // max(replica, 1), f"{role}.ppo_mini_batch_size"
+    sizes = [settings.get(key) for key in (mini, f"{ROLLOUT}.n")]
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
-    if not ranks or batch <= 0:
+    if not ranks or batch < 0 or not all(isinstance(each, int) for each in sizes):
         return
     if _is_legacy(settings, tree):
         if role != ACTOR or settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
@@ -270,8 +271,8 @@ def batch_refusals(
     yield from (Refusal(mini, each) for each in unshared)
     micro = settings.get(f"{role}.ppo_micro_batch_size_per_gpu")
     is_fixed = settings.get(f"{role}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
-    # Only the job knows the value of an interpolation.
-    if not unshared and isinstance(micro, int) and is_fixed:
+    # Only the job knows the value of an interpolation. The engine of a critic has dynamic batches.
+    if role == ACTOR and not unshared and isinstance(micro, int) and is_fixed:
         read = "tu.get_non_tensor_data(data=data, key='{}', default={})"
         divided = {
             "len(data)": batch // ranks,

@@ -472,8 +472,9 @@ def made_up(settings: Settings, model: Path) -> dict[str, object]:
     changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
-    # The trainer would compute this from its data.
-    changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS)
+    # The trainer computes this from its data if the script does not set it.
+    steps = settings.get("trainer.total_training_steps")
+    changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS if steps is None else steps)
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
     return changes
 

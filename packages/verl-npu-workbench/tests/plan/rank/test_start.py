@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +34,27 @@ def read():
 def allocate():
     raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
 
+def reserve():
+    raise RuntimeError("cannot reserve 64 bytes of addresses for a phantom on the host: Cannot allocate memory")
+
+def make_another_model():
+    try:
+        allocate()
+    except BaseException as error:
+        raise RuntimeError("no value head, please install trl") from error
+
+def ask_for_a_package():
+    raise ImportError("please install modelscope")
+
+def import_the_engine():
+    raise ValueError("vllm version None not supported and SGLang also not Found.")
+
+def import_by_name(name):
+    try:
+        __import__(name)
+    except ImportError as error:
+        raise ImportError(f"cannot import {name}") from error
+
 def import_what_is_missing():
     import a_package_that_nobody_has
 
@@ -44,6 +66,9 @@ def launch_without_triton():
 
 def import_what_the_revision_lacks():
     import verl.no_such_module
+
+def import_a_name_that_the_revision_lacks():
+    from verl import no_such_name
 
 def make(instantiate):
     instantiate()
@@ -103,7 +128,7 @@ def test_the_line_is_upstreams_where_hydra_makes_an_object(started: Callable[...
 
     told = started(lambda: upstream.make(instantiate))
     assert (told.error, told.code) == ("TypeError: an unexpected keyword argument", "instantiate()")
-    assert told.where.endswith("verl/made_up.py:30")
+    assert told.where.endswith("verl/made_up.py:54")
 
 
 def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) -> None:
@@ -115,6 +140,10 @@ def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) 
     [
         ("read", "FileNotFoundError"),
         ("allocate", "can't allocate memory"),
+        ("reserve", "cannot reserve"),
+        ("make_another_model", "no value head"),
+        ("ask_for_a_package", "please install modelscope"),
+        ("import_the_engine", "vllm version None"),
         ("import_what_is_missing", "a_package_that_nobody_has"),
         ("launch_without_triton", "Triton is not installed"),
     ],
@@ -128,24 +157,25 @@ def test_what_is_not_here_says_nothing_of_the_script(
 
 
 @pytest.mark.parametrize(
-    ("backend", "is_here", "refused"), [("nccl", False, False), ("nccl", True, True), ("hccl", False, True)]
+    ("package", "said"),
+    [
+        ("verl.checkpoint_engine", "Checkpoint engine {} not registered, registered backends: ['naive']"),
+        ("verl.workers.engine", "Unknown backend: {}"),
+    ],
 )
-def test_a_checkpoint_engine_that_needs_vllm_is_not_judged_without_it(
-    backend: str,
-    is_here: bool,
-    refused: bool,
-    started: Callable[..., Started],
-    upstream: Any,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("backend", "refused"), [("nccl", False), ("naive", True), ("hccl", True)])
+def test_a_name_whose_module_cannot_be_imported_here_is_not_judged(
+    package: str, said: str, backend: str, refused: bool, started: Callable[..., Started], upstream: Any
 ) -> None:
-    folder = Path(upstream.__file__).parent / "checkpoint_engine"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "hccl_engine.py").write_text('@Registry.register("nccl")\nclass Engine: ...\n')
-    monkeypatch.setattr(module, "is_installed", lambda package: is_here)
+    folder = Path(upstream.__file__).parent.parent.joinpath(*package.split("."))
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "__init__.py").write_text("from . import naive\n")
+    (folder / "naive.py").write_text('register = lambda name: name\nregister("naive")\n')
+    (folder / "hccl_engine.py").write_text('@Registry.register(kind="any", backend=["nccl"])\nclass Engine: ...\n')
 
     def look_up() -> None:
-        raise ValueError(f"Checkpoint engine {backend} not registered, registered backends: ['naive']")
+        raise ValueError(said.format(backend))
 
     assert bool(started(look_up).error) is refused
 
@@ -243,6 +273,93 @@ def test_rows_that_are_made_up_say_nothing_of_a_dataset_of_the_users(monkeypatch
     start._read()
 
 
+class _Manager:
+    """A manager of agent loops, whose workers get equal parts of a batch."""
+
+    def generate_sequences(self, prompts: Any) -> None:
+        workers = self.agent_loop_workers  # type: ignore[attr-defined]
+        assert len(prompts) % len(workers) == 0, f"{len(prompts)} prompts for {len(workers)} workers"
+        workers[0].generate_sequences.remote(prompts)
+
+
+class _LaterManager(_Manager):
+    async def generate_sequences(self, prompts: Any) -> None:  # type: ignore[override]
+        super().generate_sequences(prompts)
+
+
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that divides a batch of six prompts."""
+    proto = SimpleNamespace(from_single_dict=lambda data: data["prompts"])
+    modules: dict[str, dict[str, object]] = {
+        "verl": {"DataProto": proto},
+        "verl.experimental": {},
+        "verl.experimental.agent_loop": {"AgentLoopManager": _LaterManager},
+        "verl.trainer": {},
+        "verl.trainer.ppo": {},
+        "verl.trainer.ppo.v1": {"AgentLoopManagerTQ": _Manager},
+    }
+    monkeypatch.setattr(module, "_make_rewards", lambda config: None)
+    for name, parts in modules.items():
+        made = ModuleType(name)
+        vars(made).update(parts)
+        monkeypatch.setitem(sys.modules, name, made)
+
+    def divide(owner: str, workers: int, samples: int = 1, mode: str = "async", estimator: str = "grpo") -> None:
+        from omegaconf import OmegaConf
+
+        rollout = {"mode": mode, "n": samples, "agent": {"num_workers": workers}}
+        config = {"actor_rollout_ref": {"rollout": rollout}, "algorithm": {"adv_estimator": estimator}}
+        trainer = _Trainer()
+        trainer.config = OmegaConf.create(config)  # type: ignore[attr-defined]
+        trainer.train_dataloader.batch_size = 6
+        monkeypatch.setattr(_Trainer, "__module__", owner)
+        start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
+        start._trainer = trainer
+        with contextlib.suppress(module.Reached):
+            start._read()
+
+    return divide
+
+
+@pytest.mark.parametrize(
+    ("owner", "workers", "samples", "said"),
+    [
+        ("verl.trainer.ppo.ray_trainer", 4, 1, "6 prompts for 4 workers"),
+        ("verl.trainer.ppo.ray_trainer", 4, 2, None),
+        ("verl.trainer.ppo.v1.trainer_sync", 4, 2, "6 prompts for 4 workers"),
+        ("recipe.dapo.dapo_ray_trainer", 4, 1, None),
+    ],
+)
+def test_a_batch_is_divided_among_the_agent_loops(
+    owner: str, workers: int, samples: int, said: str | None, divided: Callable[..., None]
+) -> None:
+    with pytest.raises(AssertionError, match=said) if said else contextlib.nullcontext():
+        divided(owner, workers, samples)
+
+
+@pytest.mark.parametrize(("section", "made"), [({"reward": {"reward_manager": {"name": "dapoo"}}}, True), ({}, False)])
+def test_a_worker_for_rewards_is_made_where_upstream_has_one(
+    section: dict[str, object], made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from omegaconf import OmegaConf
+
+    config, given = OmegaConf.create(section), []
+    monkeypatch.setattr(module, "_imported", lambda name: SimpleNamespace(RewardLoopWorker=given.append))
+    module._make_rewards(config)
+    assert given == [config] * made
+
+
+def test_no_agent_loops_are_refused(divided: Callable[..., None]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        divided("verl.trainer.ppo.v1.trainer_sync", 0)
+
+
+@pytest.mark.parametrize("other", [{"mode": "sync"}, {"estimator": "remax"}])
+def test_a_batch_that_others_divide_says_nothing(other: dict[str, str], divided: Callable[..., None]) -> None:
+    divided("verl.trainer.ppo.ray_trainer", 4, **other)
+
+
 def test_a_program_that_only_generates_builds_no_workers() -> None:
     job = dataclasses.replace(JOB, trains=False)
     start = module._Start(job, None, "", [])  # type: ignore[arg-type]
@@ -251,6 +368,12 @@ def test_a_program_that_only_generates_builds_no_workers() -> None:
 
 def test_a_module_that_the_revision_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:
     assert "verl.no_such_module" in started(upstream.import_what_the_revision_lacks).error
+    assert "no_such_name" in started(upstream.import_a_name_that_the_revision_lacks).error
+
+
+def test_a_module_that_an_installed_package_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:
+    assert "torch.optimm" in started(lambda: upstream.import_by_name("torch.optimm")).error
+    assert started(lambda: upstream.import_by_name("a_package_that_nobody_has")).error == ""
 
 
 def test_an_error_of_what_stands_in_for_ray_says_nothing(started: Callable[..., Started]) -> None:

@@ -24,7 +24,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import verl_npu_workbench
-from verl_npu.errors import UnavailableError
 
 from ...extras import is_installed
 from ...jobs.keys import ROLES
@@ -46,7 +45,9 @@ _SCRIPT_PACKAGES = ("verl", "recipe")
 missing in the job, too."""
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _TRAINERS = (("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer"))
-_UNREGISTERED = re.compile(r"Checkpoint engine (\S+) not registered")
+_UNREGISTERED = re.compile(r"Checkpoint engine (?P<checkpoint>\S+) not registered|Unknown backend: (?P<engine>\S+)")
+_REGISTRIES = {"checkpoint": "verl.checkpoint_engine", "engine": "verl.workers.engine"}
+"""The packages whose modules register names that these messages are about."""
 _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
@@ -159,6 +160,9 @@ class _Start:
         if loader is not None and type(loader.dataset).__module__.startswith("verl."):
             loader.dataset.prompt_key = "prompt"
             loader.collate_fn([loader.dataset[place] for place in range(min(2, len(loader.dataset)))])
+        if loader is not None and type(self._trainer).__module__.startswith("verl.trainer."):
+            _make_rewards(self._trainer.config)
+            _divide(self._trainer)
 
     def _load(self) -> None:
         """Build the workers and their models. The rollout's worker is built without its engine."""
@@ -251,6 +255,43 @@ def _look_up(config: DictConfig) -> None:
     if config.algorithm.use_kl_in_reward:
         each = torch.zeros(1, 1)
         algorithms.kl_penalty(each, each, kl_penalty=config.algorithm.kl_penalty)
+
+
+def _make_rewards(config: DictConfig) -> None:
+    """Make the worker that computes rewards, which upstream starts in another process from v0.7.1 on. Before, the
+    program makes the functions for rewards itself."""
+    loop = _imported("verl.experimental.reward_loop.reward_loop")
+    if loop is not None and (config.get("reward") or {}).get("reward_manager") is not None:
+        loop.RewardLoopWorker(config)
+
+
+def _divide(trainer: Any) -> None:
+    """Let the manager of the agent loops divide a batch among its workers, and stop where the first worker starts.
+
+    Source: `fit` of verl/trainer/ppo/ray_trainer.py, and verl/trainer/ppo/v1/trainer_base.py.
+    """
+    import torch
+    from tensordict import TensorDict
+
+    config, prompts = trainer.config, trainer.train_dataloader.batch_size
+    rollout = config[ROLES].rollout
+    # The baselines of REMAX are a part of the batch in some revisions.
+    is_other = rollout.get("mode", "async") != "async" or config.algorithm.adv_estimator == "remax"
+    if is_other or rollout.agent.get("agent_loop_manager_class"):
+        return
+    if type(trainer).__module__.startswith("verl.trainer.ppo.v1."):
+        manager = importlib.import_module("verl.trainer.ppo.v1").AgentLoopManagerTQ
+        batch = TensorDict({"prompts": torch.zeros(prompts, 1)}, prompts)
+    else:
+        manager = importlib.import_module("verl.experimental.agent_loop").AgentLoopManager
+        data = {"prompts": torch.zeros(prompts * rollout.n, 1)}
+        batch = importlib.import_module("verl").DataProto.from_single_dict(data)
+    made, worker = object.__new__(manager), SimpleNamespace(generate_sequences=SimpleNamespace(remote=_reached))
+    made.config, made.wake_up, made.reward_model_manager = config, _nothing, None
+    made.agent_loop_workers = [worker] * rollout.agent.num_workers
+    divided = inspect.unwrap(manager.generate_sequences)(made, batch)
+    if inspect.iscoroutine(divided):
+        asyncio.run(divided)
 
 
 @contextmanager
@@ -397,20 +438,48 @@ def _not_judged(raised: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = Path(frames[-1].filename) if frames else Path()
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
-    missing = error.name or "" if isinstance(error, ModuleNotFoundError | UnavailableError) else ""
-    of_machine = isinstance(error, OSError | MemoryError) or "can't allocate memory" in str(error)
-    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _SCRIPT_PACKAGES)
+    is_elsewhere = _lacks_package(error) or isinstance(error, OSError) or any(map(_is_of_memory, _chain(error)))
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
-    return _text(error) if ours or is_elsewhere or stands_in or _needs_vllm(str(error)) else ""
+    return _text(error) if ours or is_elsewhere or stands_in or _lacks_module(str(error)) else ""
 
 
-def _needs_vllm(said: str) -> bool:
-    """Return whether upstream found no checkpoint engine because its module imports vLLM, which is not installed."""
-    named = _UNREGISTERED.match(said)
-    if named is None or is_installed("vllm"):
+def _lacks_package(error: BaseException) -> bool:
+    """Return whether an import failed because of a package that is not installed here, and that does not come with the
+    script's revision."""
+    if not isinstance(error, ImportError):
+        # verl's own words, from verl/third_party/vllm.
+        return "vllm version None not supported" in str(error)
+    if error.name:
+        return error.name.partition(".")[0] not in _SCRIPT_PACKAGES
+    # Upstream raised it by hand, perhaps while it handled Python's own error, which names the module.
+    named = [each.name for each in _chain(error) if isinstance(each, ImportError) and each.name]
+    return not any(is_installed(name.partition(".")[0]) for name in named)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and the errors during whose handling it was raised."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "allocate memory" in str(error)
+
+
+def _lacks_module(said: str) -> bool:
+    """Return whether upstream does not know a name because the module that registers it could not be imported here,
+    for example without vLLM."""
+    match = _UNREGISTERED.match(said)
+    if match is None:
         return False
-    folder = Path(str(importlib.import_module("verl.checkpoint_engine").__file__)).parent
-    return any(f'register("{named[1]}")' in path.read_text(errors="replace") for path in folder.glob("*.py"))
+    package = importlib.import_module(_REGISTRIES[match.lastgroup or ""])
+    folder, name = Path(str(package.__file__)).parent, re.escape(match[match.lastgroup or ""])
+    for path in folder.rglob("*.py"):
+        module = ".".join([package.__name__, *path.relative_to(folder).with_suffix("").parts])
+        if re.search(rf'register\([^)]*"{name}"', path.read_text(errors="replace")) and module not in sys.modules:
+            return True
+    return False
 
 
 def _root(raised: BaseException) -> BaseException:
