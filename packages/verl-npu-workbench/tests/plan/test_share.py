@@ -53,7 +53,7 @@ def test_an_answer_is_cut_to_a_budget_that_is_smaller_and_that_is_said(settings)
 
 def test_a_budget_without_room_for_an_answer_is_one_line(settings) -> None:
     with pytest.raises(
-        PlanError, match="large enough for a prompt of 1024 tokens and a response; found a budget of 1024 tokens"
+        PlanError, match="large enough for a prompt of 1024 tokens and a response; found a total budget of 1024 tokens"
     ):
         share_of(settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 1024}))
 
