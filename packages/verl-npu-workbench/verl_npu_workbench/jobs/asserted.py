@@ -23,14 +23,14 @@ from verl_npu.registry.source.tree import SourceTree, Target
 from .changes import (
     MUTATING,
     MUTATING_CALL,
+    Effects,
     Use,
     changed_in,
+    effects_of,
     leaving,
     local_names,
-    set_attributes,
     stored_parts,
     stores,
-    uses,
 )
 from .installed import did_you_mean, has_member, is_file, member_of
 from .settings import Settings
@@ -298,7 +298,7 @@ class _Reading:
         """Mark as unknown everything that a statement may change. Return a result that shows whether the statement may
         leave the function or the loop that contains the statement."""
         replace(self, said=[])._forget(node, names)
-        leaves = {*leaving(node)}
+        leaves = self._effects(node).leaves
         if ast.Return in leaves:
             return _MAYBE_RETURNED
         return _MAYBE_LEFT if leaves else None
@@ -306,15 +306,14 @@ class _Reading:
     def _forget(self, node: ast.AST, names: Names) -> None:
         """Mark as unknown everything that a statement may change: what it changes with a method, what it passes on to
         other code, and what it binds."""
-        for each in ast.walk(node):
-            match each:
-                case ast.Call(func=ast.Attribute(value=of, attr=attr)) if attr in MUTATING:
-                    changed = self._value_or_unknown(of, names)
-                    spoil(changed)
-                    if isinstance(changed, Section):
-                        changed.values[changed.key] = UNKNOWN
-                    self._bind(of, UNKNOWN, names)
-        for name, use in uses(node):
+        effects = self._effects(node)
+        for of in effects.mutated:
+            changed = self._value_or_unknown(of, names)
+            spoil(changed)
+            if isinstance(changed, Section):
+                changed.values[changed.key] = UNKNOWN
+            self._bind(of, UNKNOWN, names)
+        for name, use in effects.used:
             match names.get(name):
                 case Function(node=inner, names=around) if around is names:
                     names[name] = UNKNOWN
@@ -323,23 +322,17 @@ class _Reading:
                     self._forget_state(known)
                 case Object() | dict() | list() if use is not Use.READ:
                     self._change(name, names)
-        for each in set_attributes(node):
-            self._bind(each, UNKNOWN, names)
-        for each in ast.walk(node):
+        for each in effects.bound:
             match each:
-                case ast.Attribute(ctx=ast.Store() | ast.Del()):
-                    self._bind(each, UNKNOWN, names)
-                case ast.Subscript(value=of, ctx=ast.Store() | ast.Del()):
+                case str():
+                    names[each] = UNKNOWN
+                    continue
+                case ast.Subscript(value=of):
                     spoil(self._value_or_unknown(of, names))
-                    self._bind(each, UNKNOWN, names)
-                case (
-                    ast.Name(id=name, ctx=ast.Store() | ast.Del())
-                    | ast.FunctionDef(name=name)
-                    | ast.ClassDef(name=name)
-                    | ast.alias(asname=str(name))
-                    | ast.alias(name=name)
-                ):
-                    names[name.partition(".")[0]] = UNKNOWN
+            self._bind(each, UNKNOWN, names)
+
+    def _effects(self, node: ast.AST) -> Effects:
+        return self.tree.recall(("effects", node), lambda: effects_of(node))
 
     def _change(self, name: str, names: Names) -> None:
         """Mark the contents of an object or a dictionary as unknown."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from verl_npu.registry.source.definition import NAMED
@@ -39,17 +40,6 @@ def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[s
     return frozenset(stored) - hidden
 
 
-def set_attributes(node: ast.AST) -> Iterator[ast.Attribute]:
-    """Yield the attributes that a statement sets in the way of frozen dataclasses."""
-    for each in ast.walk(node):
-        match each:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="object"), attr="__setattr__"),
-                args=[of, ast.Constant(value=str(name)), *_],
-            ):
-                yield ast.Attribute(of, name)
-
-
 class Use(Enum):
     """What a statement does with the value of a name."""
 
@@ -58,16 +48,56 @@ class Use(Enum):
     PASSED = "passes it on"
 
 
-def uses(node: ast.AST) -> Iterator[tuple[str, Use]]:
-    """Yield the names that a statement reads, and what it does with their values. `get` changes nothing, so it does
-    not count as a method."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What a statement may change."""
+
+    mutated: Sequence[ast.expr]
+    """The expressions whose objects a method changes."""
+    used: Sequence[tuple[str, Use]]
+    """The names that the statement reads, and what it does with their values."""
+    bound: Sequence[ast.expr | str]
+    """The attributes, items, and names that the statement binds or deletes."""
+    leaves: frozenset[type[ast.AST]]
+    """The AST classes that `leaving` yields."""
+
+
+def effects_of(node: ast.AST) -> Effects:
+    """Return what a statement may change."""
     inside = list(ast.walk(node))
-    attributes = [*set_attributes(node), *(each for each in inside if isinstance(each, ast.Attribute))]
-    calls = (each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get")
-    called, owning = {id(part) for each in calls for part in ast.walk(each)}, {id(each.value) for each in attributes}
+    mutated: list[ast.expr] = []
+    set_ones: list[ast.expr | str] = []
+    bound: list[ast.expr | str] = []
     for each in inside:
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
-            yield each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ
+        match each:
+            case ast.Call(func=ast.Attribute(value=of, attr=attr)) if attr in MUTATING:
+                mutated.append(of)
+            # A frozen dataclass sets its attributes in this way.
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="object"), attr="__setattr__"),
+                args=[of, ast.Constant(value=str(name)), *_],
+            ):
+                set_ones.append(ast.Attribute(of, name))
+            case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                bound.append(each)
+            case (
+                ast.Name(id=name, ctx=ast.Store() | ast.Del())
+                | ast.FunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.alias(asname=str(name))
+                | ast.alias(name=name)
+            ):
+                bound.append(name.partition(".")[0])
+    owning = {id(each.value) for each in (*set_ones, *inside) if isinstance(each, ast.Attribute)}
+    # `get` changes nothing.
+    calls = (each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get")
+    called = {id(part) for each in calls for part in ast.walk(each)}
+    used = [
+        (each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ)
+        for each in inside
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+    ]
+    return Effects(mutated=mutated, used=used, bound=[*set_ones, *bound], leaves=frozenset(leaving(node)))
 
 
 def stored_parts(module: ast.Module | None) -> frozenset[str]:
