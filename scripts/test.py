@@ -13,8 +13,8 @@ from pathlib import Path
 
 from harness import environment, machine, pins, start
 
-# Two processes for each of two distributions at a time, on two cores, because many tests wait for a process that they
-# started. tests/conftest.py runs all trainings in one of them, to save memory.
+# Two distributions are tested at a time, with two processes each: on two cores, that is right, because many tests wait
+# for a process that they started. tests/conftest.py runs all trainings in one process, to save memory.
 _ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
@@ -75,8 +75,8 @@ def main() -> int:
     if types.returncode:
         print("test.sh: FAILED: mypy", file=sys.stderr)
         return types.returncode
-    # A test name in the arguments may exist in one distribution only.
-    return max([status for status in statuses if status != _NO_TESTS] or statuses)
+    # A test name in the arguments may exist in one distribution only. A signal's status is negative.
+    return max(map(abs, [status for status in statuses if status != _NO_TESTS] or statuses))
 
 
 def run_tests(python: Path, variables: Mapping[str, str], folders: Mapping[Path, Sequence[str]]) -> list[int]:
@@ -92,7 +92,11 @@ def run_tests(python: Path, variables: Mapping[str, str], folders: Mapping[Path,
         command = [str(python), "-m", "pytest", *words]
         with subprocess.Popen(command, cwd=last, env=variables, stdout=output, stderr=subprocess.STDOUT) as beside:
             print(f"The tests in {last.name} run beside the next ones; their output comes last.", flush=True)
-            statuses = [run(python, variables, ("pytest", *words), folder=folder) for folder, words in others]
+            try:
+                statuses = [run(python, variables, ("pytest", *words), folder=folder) for folder, words in others]
+            except BaseException:
+                beside.terminate()
+                raise
         print(f"$ pytest {' '.join(words)}", flush=True)
         output.seek(0)
         shutil.copyfileobj(output, sys.stdout.buffer)

@@ -160,8 +160,15 @@ def make(recipe: Recipe) -> Path:
     # On real NPUs, the machine provides torch, torch_npu, vllm, and vllm-ascend, which must be kept. Nobody has
     # tested yet whether the pin's requirements match their requirements, because no NPU was available.
     venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
-    # Each of the three editable installs would otherwise make an environment for its build system.
-    _pip(recipe, *([f"torch=={recipe.torch}"] if recipe.virtual else []), "editables", "hatchling>=1.25")
+    # Each of the three editable installs would otherwise make an environment for its build system. setuptools builds a
+    # dependency that has no wheel.
+    _pip(
+        recipe,
+        *([f"torch=={recipe.torch}"] if recipe.virtual else []),
+        "editables",
+        "hatchling>=1.25",
+        "setuptools>=77",
+    )
     own, workbench = ("[dev]", "") if recipe.extras == "dev" else ("", f"[{recipe.extras}]")
     # Editable, so that a later start runs the current state of the project.
     ours = ["--editable", str(VIRTUAL_ASCEND)] if recipe.virtual else []

@@ -183,6 +183,8 @@ REGISTERED = {
     "elsewhere": ('@elsewhere.Registry2.register("new")', ["no new in ['one', 'other']"]),
     "in a function": ("def f():\n    from elsewhere import E\n    E.register('new')", ["no new in ['one', 'other']"]),
     "in an object": ("made = elsewhere.make()\nmade.register('new')", ["no new in ['one', 'other']"]),
+    "in an object of it": ('made = verl.parts.Registry()\n@made.register("new")', []),
+    "without a call": ("@verl.parts.Registry.register", []),
     "in another registry": ('@Dispatch.register("new")', ["no new in ['one', 'other']"]),
 }
 
@@ -359,6 +361,18 @@ UNFOLLOWED_ERRORS = {
     "a type by another name": "assert torch.half == torch.float16",
     "a part that nobody knows": "assert {'a': elsewhere.one()} == {'a': 1}",
     "a loop in a function": "changing.loop(config)",
+    "a member of an enumeration by identity": "assert changing.Mode.TEN is changing.Mode.TEN",
+    "a text of a member": "assert f'{changing.Mode.TEN}' == 'Mode.TEN'",
+    "a data type by identity": "assert torch.float16 is torch.float16",
+    "no value among types": "assert isinstance(config.nothing, str | None)",
+    "a rest": "first, *rest = [1, 2]\n    assert rest == [2]",
+    "a rest in a loop": "for one, *rest in [[1, 2]]: assert rest == [2]",
+    "a set": "assert len({config.ten, 1}) == 1 and {1, 2} == {2, 1}",
+    "a difference of sets": "assert not {config.text} - {'ten'}",
+    "a list that a condition fills": "rows = []\n    assert elsewhere.fill(rows)\n    assert rows",
+    "a list that a sum fills": "rows = []; one = 1\n    one += elsewhere.fill(rows)\n    assert rows",
+    "a list that a method of others fills": "rows = []\n    elsewhere.each(rows.append)\n    assert rows",
+    "a list in a pair that others fill": "rows = []\n    elsewhere.fill((rows, 1))\n    assert rows",
 }
 UNBOUND = {
     "a file that is no Python": (

@@ -14,7 +14,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -223,7 +223,10 @@ class _Reading:
                 self._bind(target, found, names)
             case ast.AugAssign(target=target, op=op, value=value):
                 spoil(self._value_or_unknown(target, names))
-                self._bind(target, self._value_or_unknown(ast.BinOp(target, op, value), names), names)
+                found = self._value_or_unknown(ast.BinOp(target, op, value), names)
+                if found is UNKNOWN:
+                    self._forget(value, names)
+                self._bind(target, found, names)
             case ast.FunctionDef(name=name, decorator_list=[]) if not any(
                 isinstance(each, ast.Nonlocal) for each in ast.walk(node)
             ):
@@ -233,7 +236,10 @@ class _Reading:
                 for each in imported:
                     names[each.asname or each.name] = self._imported(source, each.name)
             case ast.Assert(test=test, msg=message):
-                if self._holds(test, names) is False:
+                holds = self._holds(test, names)
+                if holds is None and not _only_asks(test):
+                    self._forget(test, names)
+                elif holds is False:
                     self.said.append(self._text(message, names) or ast.unparse(test))
             case ast.If(test=test) if (holds := self._holds(test, names)) is not None:
                 return self.run(node.body if holds else node.orelse, names)
@@ -391,6 +397,8 @@ class _Reading:
                         values = [*value]
                 for part, each in zip(parts, values, strict=True):
                     self._bind(part, each, names)
+            case ast.Starred(value=of):
+                self._bind(of, UNKNOWN, names)
             case ast.Attribute(value=of, attr=name):
                 owner = self._value_or_unknown(of, names)
                 if isinstance(owner, Object):
@@ -483,7 +491,12 @@ class _Reading:
                     raise Unknown
                 return computed(node, _COMPUTES[type(op)], *sides)
             case ast.Compare(left=left, ops=ops, comparators=others):
-                sides = [self._value_or_unknown(each, names) for each in (left, *others)]
+                # Only the search in a set is the same as in a list.
+                searched = [
+                    ast.List(each.elts) if isinstance(each, ast.Set) and isinstance(op, ast.In | ast.NotIn) else each
+                    for op, each in zip(ops, others, strict=True)
+                ]
+                sides = [self._value_or_unknown(each, names) for each in (left, *searched)]
                 if UNKNOWN in sides:
                     refuse_text(node, ops, sides)
                     raise Unknown
@@ -491,7 +504,7 @@ class _Reading:
                     raise Unknown
                 pairs = zip(ops, sides, sides[1:], strict=False)
                 return all(computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
-            case ast.List(elts=parts) | ast.Set(elts=parts):
+            case ast.List(elts=parts):
                 return [self._value(part, names) for part in parts]
             case ast.Tuple(elts=parts):
                 return tuple(self._value(part, names) for part in parts)
@@ -515,6 +528,8 @@ class _Reading:
         if not isinstance(part, ast.FormattedValue):
             return str(self._value(part, names))
         value = self._value(part.value, names)
+        if isinstance(value, Member):
+            raise Unknown
         value = repr(value) if part.conversion == ord("r") else value
         return format(value, self._value(part.format_spec, names) if part.format_spec else "")
 
@@ -779,7 +794,7 @@ class _Reading:
         stored = [each.name for each in inside if isinstance(each, ast.FunctionDef) and stores(each, place)]
         if not stored:
             return
-        words = [f".{stored[0]}("] if place.owner else stored
+        words = [f".{stored[0]}"] if place.owner else stored
         near = self.tree.modules_with((place.module.rpartition(".")[0],), words)
         modules = itertools.chain([place.module], near, self.tree.modules_with((place.package,), words))
         done: set[str] = set()
@@ -799,50 +814,61 @@ class _Reading:
     def _registering(self, module: str, stored: Sequence[str], registry: Target) -> Iterator[tuple[ast.Call, object]]:
         """Yield the calls in a module that register something in a registry, with the registered functions."""
         tree = self.tree.parse(module)
+        inside = [*ast.walk(tree)] if tree is not None else []
+        imported = (each for node in inside if isinstance(node, ast.ImportFrom) for each in node.names)
+        named = {*stored, *(each.asname for each in imported if each.asname and each.name in stored)}
         functions: dict[int, object] = {}
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, ast.FunctionDef):
-                # The other decorators of upstream's functions only warn.
-                functions |= {id(each): Function(module, node, {}) for each in node.decorator_list}
-            if isinstance(node, ast.Call) and self._registers(module, node, stored, registry):
-                yield node, functions.get(id(node), UNKNOWN)
+        called: set[int] = set()
+        for node in inside:
+            match node:
+                case ast.FunctionDef():
+                    # The other decorators of upstream's functions only warn.
+                    functions |= {id(each): Function(module, node, {}) for each in node.decorator_list}
+                case ast.Call(func=func):
+                    called.add(id(func))
+                    if self._registers(module, func, named, registry):
+                        yield node, functions.get(id(node), UNKNOWN)
+                case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()) if id(node) not in called:
+                    if self._registers(module, node, named, registry):
+                        raise Unknown
 
-    def _registers(self, module: str, call: ast.Call, stored: Sequence[str], registry: Target) -> bool:
-        """Return whether a call in `module` calls one of the functions `stored`, which store something in a registry.
+    def _registers(self, module: str, func: ast.expr, named: Set[str], registry: Target) -> bool:
+        """Return whether an expression in `module` is one of the functions that store something in a registry. `named`
+        contains the functions' names.
 
         Raises:
-            Unknown: the called function may be anything.
+            Unknown: the expression may be any function.
         """
-        func = call.func
         name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-        if name not in stored or (registry.owner and not isinstance(func, ast.Attribute)):
+        if name not in named or (registry.owner and not isinstance(func, ast.Attribute)):
             return False
         of = func.value if registry.owner and isinstance(func, ast.Attribute) else func
         with contextlib.suppress(Unknown):
             match _Reading(module, self.tree, [], {})._value(of, {}):
                 case Class(target=target):
                     return Target(registry.module, registry.owner) in self._resolution_order(target)
-                case found:
-                    return isinstance(found, Function) and found.module == registry.module
+                case Function(module=found):
+                    return found == registry.module
+        # An object may be a registry's, unless other code than upstream's made it.
+        name = getattr(of, "id", "")
+        made = (each.value for each in self.tree.nodes(Target(module, name)) if isinstance(each, ast.Assign))
+        makers = [each.func for each in made if isinstance(each, ast.Call)]
+        if not registry.owner or all(self._is_foreign(module, each) for each in makers or [of]):
+            return False
+        raise Unknown
+
+    def _is_foreign(self, module: str, of: ast.expr) -> bool:
+        """Return whether a module imports an expression's first name from a package whose source is not available."""
         while isinstance(of, ast.Attribute):
             of = of.value
-        name = of.id if isinstance(of, ast.Name) else ""
         sources: list[str] = []
         # A function may import the name for itself.
         for node in ast.walk(self.tree.parse(module) or ast.Module([], [])):
             names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else ()
-            if name in [each.asname or each.name.partition(".")[0] for each in names]:
+            if getattr(of, "id", "") in [each.asname or each.name.partition(".")[0] for each in names]:
                 of_module = isinstance(node, ast.ImportFrom) and self.tree.imported_module(module, node)
                 sources += [of_module] if of_module else [each.name for each in names]
-        is_foreign = sources and not any(each.partition(".")[0] in self.tree for each in sources)
-        # A registry is a class, and not what a function returns.
-        made = [
-            isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
-            for each in self.tree.nodes(Target(module, name))
-        ]
-        if not registry.owner or is_foreign or (made and all(made)):
-            return False
-        raise Unknown
+        return bool(sources) and not any(each.partition(".")[0] in self.tree for each in sources)
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
         """Yield each class that defines a name, with its definitions of that name."""
@@ -949,7 +975,8 @@ class _Reading:
     def _is_enumeration(self, target: Target) -> bool:
         """Return whether a class is an enumeration whose members are no strings or numbers."""
         bases = [[ast.unparse(each) for each in node.bases] for node in self._definitions(target)]
-        return ["Enum"] in bases or ["enum.Enum"] in bases
+        compares = self.tree.nodes(Target(target.module, f"{target.qualname}.__eq__"))
+        return not compares and (["Enum"] in bases or ["enum.Enum"] in bases)
 
     def _resolution_order(self, target: Target) -> list[Target]:
         """Return a class and those of its base classes whose source is available."""
@@ -982,6 +1009,13 @@ class _Reading:
             if self._definitions(place):
                 return place
         raise Unknown
+
+
+def _only_asks(test: ast.expr) -> bool:
+    """Return whether a condition calls only built-in functions that change nothing."""
+    calls = [each.func for each in ast.walk(test) if isinstance(each, ast.Call)]
+    harmless = {*_BUILTINS, "callable", "getattr", "hasattr", "isinstance", "issubclass", "type"}
+    return all(isinstance(each, ast.Name) and each.id in harmless for each in calls)
 
 
 def _is_huge(op: ast.operator, sides: Sequence[object]) -> bool:

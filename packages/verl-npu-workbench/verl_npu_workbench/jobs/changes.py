@@ -88,7 +88,8 @@ def effects_of(node: ast.AST) -> Effects:
                 | ast.alias(name=name)
             ):
                 bound.append(name.partition(".")[0])
-    owning = {id(each.value) for each in (*set_ones, *inside) if isinstance(each, ast.Attribute)}
+    attributes = (each for each in (*set_ones, *inside) if isinstance(each, ast.Attribute))
+    owning = {id(each.value) for each in attributes if each.attr not in MUTATING}
     # `get` changes nothing.
     calls = (each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get")
     called = {id(part) for each in calls for part in ast.walk(each)}

@@ -162,7 +162,9 @@ Names = dict[str, object]
 
 
 def same(one: object, other: object) -> bool:
-    return one is other or (isinstance(one, Class) and one == other)
+    if isinstance(one, Function) and isinstance(other, Function):
+        raise Unknown
+    return one is other or (isinstance(one, Class | Member) and one == other)
 
 
 def section(settings: Settings, key: str = "") -> Section:
@@ -235,6 +237,8 @@ def is_instance(value: object, kinds: ast.expr) -> bool:
     named = {each.id for each in ast.walk(kinds) if isinstance(each, ast.Name)}
     if named == {"Enum"} and isinstance(value, str):
         return False
+    if value is None and any(isinstance(each, ast.Constant) and each.value is None for each in ast.walk(kinds)):
+        return True
     if named >= {"list", "ListConfig"} and isinstance(value, list):
         return True
     known = named - {"ListConfig", "DictConfig"}

@@ -164,9 +164,10 @@ def _weights(settings: Settings, model: Model, tensor: int, exports: Mapping[str
     of vLLM 0.9.1 to 0.23, and `infer_tp` in verl's async_sglang_server.py. vLLM reads the number of these engines from
     an environment variable if its arguments do not set it.
     """
-    told = exports.get(data_parallel.SIZE, "")
-    sizes = [size(settings, f"{ROLLOUT}.{name}") for name in data_parallel.SETTINGS]
-    data = max(int(told) if told.isdecimal() else 1, *sizes)
+    data = max(size(settings, f"{ROLLOUT}.{name}") for name in data_parallel.SETTINGS)
+    exported = exports.get(data_parallel.SIZE, "")
+    if data == 1 and exported.isdecimal() and settings.text(f"{ROLLOUT}.name") != "sglang":
+        data = max(int(exported), 1)
     return ((model.parameters - model.experts) // tensor + model.experts // (tensor * data)) * _BYTES
 
 

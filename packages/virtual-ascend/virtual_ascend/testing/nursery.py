@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import ast
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -29,8 +30,37 @@ _SERVE = "exec(__import__('virtual_ascend.testing.nursery', fromlist=['serve']).
 _HEADER = 8
 """Bytes of the length that precedes a request."""
 
-_nurseries: dict[int, socket.socket] = {}
-"""The connection to the nursery of each process, because a forked process must not share its parent's connection."""
+
+class _Nursery:
+    """The process that has imported torch, and the connection to it."""
+
+    def __init__(self) -> None:
+        self.starter = os.getpid()
+        # A program loads its device itself, because the device depends on the program's variables.
+        changes = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.early = {**_early(env), "OMP_NUM_THREADS": "1"}
+        self.connection, theirs = socket.socketpair()
+        with theirs:
+            # It exits when the connection is closed. The system's signal at a parent's death would come when the
+            # thread ends that started it.
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _SERVE.format(descriptor=theirs.fileno())],
+                env={**env, **changes},
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """End the nursery, unless this process is forked off the one that started it."""
+        if os.getpid() == self.starter:
+            # A process that was forked off this one may hold the connection, too.
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+            self.process.wait()
+
+
+_current: list[_Nursery] = []
 
 
 def install() -> None:
@@ -41,9 +71,7 @@ def install() -> None:
 def start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str] | None:
     """Fork a program, with its output in pipes. Return None if the program needs a process of its own, because it does
     something before it imports torch, or changes variables that are read as early as that."""
-    early = {name for name in {*os.environ, *env} if name.startswith(_EARLY)} - {"PYTHONPATH"}
-    inherited = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if any(env.get(name) != inherited.get(name) for name in early) or not _imports_torch_first(code):
+    if not _imports_torch_first(code) or _early(env) != _nursery().early:
         return None
     return _Program(code, arguments, env)
 
@@ -74,7 +102,7 @@ class _Program(subprocess.Popen[str]):
         env, stdin, stdout, stderr = rest[4], rest[8], rest[11], rest[13]
         self._status, theirs = socket.socketpair()
         descriptors = array.array("i", [theirs.fileno(), stdin, stdout, stderr])
-        _nursery().sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        _nursery().connection.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         for descriptor in (theirs.detach(), stdin, stdout, stderr):
             os.close(descriptor)
         request = json.dumps([args, code, dict(env), os.getcwd()]).encode()
@@ -104,29 +132,16 @@ class _Program(subprocess.Popen[str]):
         return self.returncode
 
 
-def _nursery() -> socket.socket:
-    """Return the connection to this process's nursery, which is started at the first call."""
-    if os.getpid() not in _nurseries:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # A program loads its device itself, because the device depends on the program's variables.
-            variables = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-            process = subprocess.Popen(
-                [sys.executable, "-c", _SERVE.format(descriptor=theirs.fileno())],
-                env={**os.environ, **variables},
-                pass_fds=[theirs.fileno()],
-                preexec_fn=end_with_parent,
-            )
-        atexit.register(_end, os.getpid(), process, ours)
-        _nurseries[os.getpid()] = ours
-    return _nurseries[os.getpid()]
+def _nursery() -> _Nursery:
+    """Return this process's nursery. It is started at the first call, and again if it died."""
+    if not _current or _current[0].starter != os.getpid() or _current[0].process.poll() is not None:
+        _current[:] = [_Nursery()]
+    return _current[0]
 
 
-def _end(starter: int, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
-    """End the nursery, unless this process is forked off the one that started it."""
-    if os.getpid() == starter:
-        connection.close()
-        process.wait()
+def _early(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a forked program could not change."""
+    return {name: value for name, value in env.items() if name.startswith(_EARLY) and name != "PYTHONPATH"}
 
 
 def serve(descriptor: int) -> str:
