@@ -11,7 +11,8 @@ compares. `report` shows the result.
 from verl_npu.language import gettext as _
 
 EXCHANGED = CHUNKS, PREFIX, GRAPHS = _("chunked prefill"), _("prefix cache"), _("graphs")
-"""The settings of an engine that are exchanged. The engine without one answers in a folder with its number."""
+"""The settings of an engine that are exchanged. The answers of the engine without one of them are in a folder that has
+the setting's number."""
 ASK, ANSWERS, RESULT = "ask.json", "answers.json", "comparison.pickle"
 """The files that the programs of a comparison use to pass on their results, in one folder. The last one has texts for
 the user, which lose their translations in JSON."""

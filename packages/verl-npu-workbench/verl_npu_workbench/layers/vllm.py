@@ -25,8 +25,9 @@ from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded, we
 
 _RUN = "execute_model"
 _OF_KEYS = re.compile(r".*(\.key|\.value|[kv]_proj:out)")
+"""The values that have key heads."""
 _SHARDED = re.compile(rf"{_OF_KEYS.pattern}|.*(\.query|\.attention|(q|q_b|gate|up)_proj:out|(o|out|down)_proj:in)")
-"""The values that the ranks of a tensor-parallel group share, and those of them that have key heads."""
+"""The values of which each rank of a tensor-parallel group has a part."""
 
 
 class LayerRecorder:

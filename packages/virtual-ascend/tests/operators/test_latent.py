@@ -159,6 +159,7 @@ def test_three_sets_of_keys_are_one_attention_to_all_keys(dtype: Any) -> None:
         ({"lse": [torch.zeros(3).half()] * 2}, "each lse must be float32"),
         ({"local_out": [torch.zeros(3, 12)] * 2}, "D is a multiple of 8"),
         ({"local_out": [torch.zeros(3, 16), torch.zeros(3, 16).half()]}, "each local_out must have the same shape"),
+        ({"local_out": [torch.zeros(3, 16).double()] * 2}, "must be float32, float16, or bfloat16"),
     ],
 )
 def test_sets_of_keys_that_do_not_fit_are_refused(changed: dict[str, Any], message: str) -> None:

@@ -352,6 +352,8 @@ def npu_attention_update(
             )
         if attention.shape != (rows, width) or attention.dtype != local_out[0].dtype:
             raise RuntimeError(f"{name}: each local_out must have the same shape and dtype")
+    if local_out[0].dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise RuntimeError(f"{name}: local_out must be float32, float16, or bfloat16, but is {local_out[0].dtype}")
 
     def compute() -> tuple[Tensor, ...]:
         parts = torch.stack(list(lse))
