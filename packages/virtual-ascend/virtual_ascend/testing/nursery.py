@@ -57,6 +57,7 @@ class _Nursery:
             # A process that was forked off this one may hold the connection, too.
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
+            self.connection.close()
             self.process.wait()
 
 
