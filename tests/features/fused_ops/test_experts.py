@@ -25,7 +25,7 @@ from verl_npu.features.fused_ops.grouped import weights_of_tensors
     [
         pytest.param("2.5.1", True, marks=pytest.mark.nightly("verl_npu/features/fused_ops")),
         ("2.5.1.post1", True),
-        ("2.7.1", False),
+        pytest.param("2.7.1", False, marks=pytest.mark.nightly("verl_npu/features/fused_ops")),
     ],
 )
 def test_experts_have_their_gradients_with_every_torch_npu(version: str, refuses: bool) -> None:

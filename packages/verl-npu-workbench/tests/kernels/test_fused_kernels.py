@@ -349,8 +349,8 @@ print(json.dumps({
 @pytest.mark.parametrize(
     ("blocks", "vocabulary"),
     [
-        *(pytest.param(*each, marks=NIGHTLY) for each in (("ours", 1024), ("upstreams", 1024), ("ours", 1324))),
-        ("ours", 300),
+        pytest.param(*each, marks=NIGHTLY)
+        for each in (("ours", 1024), ("upstreams", 1024), ("ours", 1324), ("ours", 300))
     ],
 )
 def test_the_numbers_are_torchs_in_tritons_interpreter(

@@ -138,6 +138,9 @@ def test_a_shipped_library_of_the_same_key_is_preferred(tmp_path: Path, monkeypa
     assert build.library("0.0", tmp_path / "cache") == shipped
 
 
+@pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/device/build.py", "packages/virtual-ascend/virtual_ascend/shipping.py"
+)
 def test_a_device_that_is_shipped_is_the_one_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
     cached = tmp_path / "cache" / build.key("0.0") / f"{build.NAME}.so"

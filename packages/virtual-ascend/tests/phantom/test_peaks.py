@@ -91,13 +91,8 @@ def test_phantoms_cost_the_same(program: str, ranks: int, tmp_path_factory: pyte
     _check(program, ranks, (), tmp_path_factory)
 
 
+@pytest.mark.nightly(*_DEVICE)
 @pytest.mark.usefixtures("importable")
-@pytest.mark.parametrize(
-    ("program", "ranks"),
-    [
-        ("single", 1),
-        pytest.param("sharded", 2, marks=pytest.mark.nightly(*_DEVICE)),
-    ],
-)
+@pytest.mark.parametrize(("program", "ranks"), [("single", 1), ("sharded", 2)])
 def test_hosts_pay_the_same(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     _check(program, ranks, ON_HOST[program], tmp_path_factory, LEAST=str(int(float(PHANTOM) * (1 << 20))))
