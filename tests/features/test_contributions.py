@@ -153,10 +153,11 @@ SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['st
 @pytest.mark.parametrize(
     ("program", "variables", "said"),
     [
-        (
+        pytest.param(
             f"import stranger; {SHOW}",
             {},
             "declare the patch in a feature of your own, and contribute this feature through an entry point in the",
+            marks=pytest.mark.nightly("verl_npu/features/contributions.py"),
         ),
         (
             SHOW,

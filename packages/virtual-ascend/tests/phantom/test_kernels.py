@@ -62,6 +62,10 @@ for name, case in cases.items():
 print(json.dumps(found))
 """  # noqa: E501
 
+pytestmark = pytest.mark.nightly(
+    "packages/virtual-ascend/virtual_ascend/device/csrc", "packages/virtual-ascend/virtual_ascend/operators"
+)
+
 Costs = dict[str, list[list[int]]]
 
 
