@@ -75,8 +75,7 @@ def main() -> int:
     if types.returncode:
         print("test.sh: FAILED: mypy", file=sys.stderr)
         return types.returncode
-    # A test name in the arguments may exist in one distribution only. A signal's status is negative.
-    return max(map(abs, [status for status in statuses if status != _NO_TESTS] or statuses))
+    return status_of(statuses)
 
 
 def run_tests(python: Path, variables: Mapping[str, str], folders: Mapping[Path, Sequence[str]]) -> list[int]:
@@ -104,6 +103,12 @@ def run_tests(python: Path, variables: Mapping[str, str], folders: Mapping[Path,
     if beside.returncode not in (0, _NO_TESTS):
         print("test.sh: FAILED: pytest", file=sys.stderr)
     return [*statuses, beside.returncode]
+
+
+def status_of(statuses: Sequence[int]) -> int:
+    """Return the status of a test run from the statuses of pytest, which are negative if a signal ended it. Zero is
+    success, even if some distributions have no test with the name in the arguments."""
+    return max(map(abs, [status for status in statuses if status != _NO_TESTS] or statuses))
 
 
 def folders_of(words: Sequence[str]) -> dict[Path, list[str]]:

@@ -10,7 +10,8 @@ import pytest
 from harness.pins import SCRIPTS
 
 # Not imported by its name, which is also the name of the package of Python's own tests.
-run_tests = runpy.run_path(str(SCRIPTS / "test.py"))["run_tests"]
+script = runpy.run_path(str(SCRIPTS / "test.py"))
+run_tests, status_of = script["run_tests"], script["status_of"]
 
 
 @pytest.fixture
@@ -47,3 +48,8 @@ def test_a_failure_beside_the_others_is_reported(
 ) -> None:
     assert run_tests(python, {}, {folder("first", 0): [], folder("second", 1): []}) == [0, 1]
     assert capfd.readouterr().err == "test.sh: FAILED: pytest\n"
+
+
+@pytest.mark.parametrize(("statuses", "status"), [([0, -9], 9), ([0, 1], 1), ([0, 5], 0), ([5, 5], 5)])
+def test_a_signal_is_a_failure_and_a_distribution_without_the_test_is_not(statuses: list[int], status: int) -> None:
+    assert status_of(statuses) == status
