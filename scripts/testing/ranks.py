@@ -1,6 +1,6 @@
 """Starts the ranks of a weight-sync group as processes on virtual NPUs, and reads their results.
 
-Run as a program, it is the nursery: it imports torch once, and forks the ranks of one test after another.
+Run as a program, it is the fork server: it imports torch once, and forks the ranks of one test after another.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Ended:
 Run = Callable[..., "list[Ended]"]
 
 
-class Nursery:
+class ForkServer:
     """A process that has loaded torch, two virtual NPUs, and some modules, and forks the ranks."""
 
     def __init__(self, *modules: str, python: str = sys.executable, **changes: str) -> None:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from virtual_ascend.testing import nursery
+from virtual_ascend.testing import fork_server
 from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
 from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
 from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup
@@ -22,7 +22,7 @@ from testing.fixtures import source as source
 from testing.fixtures import sources as sources
 from testing.fixtures import wheel as wheel
 
-nursery.install()
+fork_server.install()
 
 
 # First: pytest-xdist reads the marks in the same hook.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from virtual_ascend import reporting
-from virtual_ascend.testing import nursery
+from virtual_ascend import reporting, testing
+from virtual_ascend.testing import fork_server
 from virtual_ascend.testing.fixtures import npu as npu
 from virtual_ascend.testing.fixtures import python as python
 from virtual_ascend.testing.fixtures import torch_npu as torch_npu
@@ -19,7 +19,7 @@ from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtes
 
 # A package beside this one may extend virtual NPUs; these tests are of virtual NPUs alone.
 os.environ["VERL_NPU"] = "off"
-nursery.install()
+fork_server.install()
 
 
 # First: pytest-xdist reads the marks in the same hook.
@@ -45,3 +45,9 @@ def _loads(item: pytest.Item) -> bool:
 def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the lines that were printed: each is printed once in a process, and the tests of many files share one."""
     monkeypatch.setattr(reporting, "_said", set())
+
+
+@pytest.fixture
+def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each program in a new process, because the test is about the start of a process."""
+    monkeypatch.setattr(testing, "STARTERS", [])

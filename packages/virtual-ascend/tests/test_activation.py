@@ -8,17 +8,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from virtual_ascend import testing
 from virtual_ascend.testing.fixtures import Run
 
 PROJECT = Path(__file__).resolve().parents[1]
 SHOW = "import torch; print(torch.ones(1).item(), hasattr(torch, 'npu'))"
-
-
-@pytest.fixture
-def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start each program in a new process."""
-    monkeypatch.setattr(testing, "PREPARED", [])
 
 
 @pytest.mark.parametrize("value", ["two", "-1", "1.5", "65"])

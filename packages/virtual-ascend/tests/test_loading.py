@@ -8,7 +8,6 @@ import json
 import os
 
 import pytest
-from virtual_ascend import testing
 from virtual_ascend.exposure import SITE
 from virtual_ascend.testing.fixtures import Run
 
@@ -19,12 +18,6 @@ NIGHTLY = pytest.mark.nightly(
     "packages/virtual-ascend/virtual_ascend/device",
 )
 WITH_SITE = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
-
-
-@pytest.fixture
-def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start each program in a new process."""
-    monkeypatch.setattr(testing, "PREPARED", [])
 
 
 @pytest.mark.usefixtures("from_nothing")

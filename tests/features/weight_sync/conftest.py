@@ -1,4 +1,4 @@
-"""The nursery of ranks, one for all tests here, under each available torch_npu.
+"""The fork server of ranks, one for all tests here, under each available torch_npu.
 
 By default this is only the virtual NPU's own torch_npu. VERL_NPU_TORCH_NPU names Pythons of environments with wheels,
 as `scripts/smoke.sh --torch-npu 2.8.0` makes them, separated by colons: each test of ranks then runs under every one
@@ -12,24 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testing.ranks import Nursery, Run
+from testing.ranks import ForkServer, Run
 
 PROJECT = Path(__file__).parents[3]
 PYTHONS = [path for path in os.environ.get("VERL_NPU_TORCH_NPU", "").split(os.pathsep) if path]
 
 
 @pytest.fixture(scope="session", params=[None, *PYTHONS], ids=lambda python: python or "ours")
-def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery]:
+def fork_server(request: pytest.FixtureRequest) -> Iterator[ForkServer]:
     if request.param is None:
-        made = Nursery(VIRTUAL_ASCEND_TORCH_NPU="ours")
+        made = ForkServer(VIRTUAL_ASCEND_TORCH_NPU="ours")
     else:
         paths = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-        made = Nursery(python=request.param, PYTHONPATH=paths, VIRTUAL_ASCEND_TORCH_NPU="real")
+        made = ForkServer(python=request.param, PYTHONPATH=paths, VIRTUAL_ASCEND_TORCH_NPU="real")
     yield made
     made.close()
 
 
 @pytest.fixture
-def run_ranks(nursery: Nursery) -> Run:
+def run_ranks(fork_server: ForkServer) -> Run:
     """Return a function that runs a program on each rank of a group, with two virtual NPUs."""
-    return nursery.run
+    return fork_server.run

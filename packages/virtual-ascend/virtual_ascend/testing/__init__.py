@@ -1,6 +1,6 @@
 """Public helpers for tests of programs on virtual NPUs: they run processes with virtual NPUs, and groups of ranks.
 
-`testing.fixtures`, `testing.nightly`, `testing.junit`, and `testing.nursery` are for pytest.
+`testing.fixtures`, `testing.nightly`, `testing.junit`, and `testing.fork_server` are for pytest.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ NPUS_OF_A_TEST = 2
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
-PREPARED: list[Callable[[str, Sequence[str], Mapping[str, str]], subprocess.Popen[str] | None]] = []
-"""Functions that start a program from a prepared process, or return None; see `testing.nursery`."""
+STARTERS: list[Callable[[str, Sequence[str], Mapping[str, str]], subprocess.Popen[str] | None]] = []
+"""Functions that start a program faster than a new process does, or return None; see `testing.fork_server`."""
 
 # The torch_npu for each version of torch, in its newest patch version.
 _WHEELS = {
@@ -112,18 +112,17 @@ def end_with_parent() -> None:
 
 def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.CompletedProcess[str]:
     """Run a program with virtual NPUs in a separate process. `changes` are passed to `environment`."""
-    process = _start(textwrap.dedent(code), (), environment(**changes))
-    try:
-        stdout, stderr = process.communicate(timeout=timeout)
-    finally:
-        process.kill()
-        process.wait()
+    with _start(textwrap.dedent(code), (), environment(**changes)) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def _start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
     """Start a program, with its output in pipes."""
-    for start in PREPARED:
+    for start in STARTERS:
         if process := start(code, arguments, env):
             return process
     return subprocess.Popen(

@@ -20,18 +20,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import PREPARED, end_with_parent
+from . import STARTERS, end_with_parent
 
 __all__ = ["install"]
 
 _EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "MALLOC_", "ATEN_")
 """Prefixes of variables that are read as Python starts or as torch is imported: too early for a forked program."""
-_SERVE = "exec(__import__('virtual_ascend.testing.nursery', fromlist=['serve']).serve({descriptor}))"
+_SERVE = "exec(__import__('virtual_ascend.testing.fork_server', fromlist=['serve']).serve({descriptor}))"
 _HEADER = 8
 """Bytes of the length that precedes a request."""
 
 
-class _Nursery:
+class _ForkServer:
     """The process that has imported torch, and the connection to it."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Nursery:
         atexit.register(self.end)
 
     def end(self) -> None:
-        """End the nursery, unless this process is forked off the one that started it."""
+        """End the fork server, unless this process is forked off the one that started it."""
         if os.getpid() == self.starter:
             # A process that was forked off this one may hold the connection, too.
             with contextlib.suppress(OSError):
@@ -61,58 +61,67 @@ class _Nursery:
             self.process.wait()
 
 
-_current: list[_Nursery] = []
+_current: list[_ForkServer] = []
 
 
 def install() -> None:
     """From now on, fork the programs of `run` and `start_ranks`, except for programs that need a new process."""
-    PREPARED.append(start)
+    STARTERS.append(start)
 
 
 def start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str] | None:
     """Fork a program, with its output in pipes. Return None if the program needs a process of its own, because it does
     something before it imports torch, or changes variables that are read as early as that."""
-    if not _imports_torch_first(code) or _early(env) != _nursery().early:
+    if not _imports_torch_first(code) or _early(env) != _fork_server().early:
         return None
     return _Program(code, arguments, env)
 
 
 def _imports_torch_first(code: str) -> bool:
+    """Return whether a program imports torch before it does anything but import."""
     for statement in ast.parse(code).body:
         match statement:
-            case ast.Import(names=names) if any(name.name.partition(".")[0] == "torch" for name in names):
-                return True
-            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] == "torch":
-                return True
-            case ast.Import() | ast.ImportFrom():
-                continue
-        return False
+            case ast.Import(names=names):
+                modules = [each.name for each in names]
+            case ast.ImportFrom(module=module):
+                modules = [module or ""]
+            case _:
+                return False
+        if any(each.partition(".")[0] == "torch" for each in modules):
+            return True
     return False
 
 
 class _Program(subprocess.Popen[str]):
-    """A forked program. Its parent is a process of the nursery, which reports the program's id and exit status."""
+    """A forked program. Its parent, which was forked off the fork server, reports the program's id and exit status."""
 
     def __init__(self, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        super().__init__(["-c", *arguments], executable=code, env=env, text=True, **pipes)  # type: ignore[call-overload]
+        self._code = code
+        super().__init__(
+            ["-c", *arguments],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
-    def _execute_child(self, args: Any, code: Any, *rest: Any) -> None:
+    def _execute_child(self, args: Any, _executable: Any, *rest: Any) -> None:
         # Popen passes these by position: preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
         # and the child's and the parent's descriptors of stdin, stdout, and stderr.
         env, stdin, stdout, stderr = rest[4], rest[8], rest[11], rest[13]
         self._status, theirs = socket.socketpair()
         descriptors = array.array("i", [theirs.fileno(), stdin, stdout, stderr])
-        _nursery().connection.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        _fork_server().connection.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         for descriptor in (theirs.detach(), stdin, stdout, stderr):
             os.close(descriptor)
-        request = json.dumps([args, code, dict(env), os.getcwd()]).encode()
+        request = json.dumps([args, self._code, dict(env), os.getcwd()]).encode()
         self._status.sendall(len(request).to_bytes(_HEADER, "big") + request)
         self._child_created = True
         self.pid = int(self._line())
 
     def _line(self) -> bytes:
-        """Return the next line from the nursery, or an empty line if the nursery was killed."""
+        """Return the next line from the program's parent, or an empty line if the parent was killed."""
         line = b""
         while not line.endswith(b"\n") and (byte := self._status.recv(1)):
             line += byte
@@ -133,10 +142,10 @@ class _Program(subprocess.Popen[str]):
         return self.returncode
 
 
-def _nursery() -> _Nursery:
-    """Return this process's nursery. It is started at the first call, and again if it died."""
+def _fork_server() -> _ForkServer:
+    """Return this process's fork server. It is started at the first call, and again if it died."""
     if not _current or _current[0].starter != os.getpid() or _current[0].process.poll() is not None:
-        _current[:] = [_Nursery()]
+        _current[:] = [_ForkServer()]
     return _current[0]
 
 
