@@ -16,7 +16,7 @@ import operator
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
@@ -102,6 +102,14 @@ _SECTION_TO_OBJECT = "omega_conf_to_dataclass"
 `_target_`."""
 _MAX_DEPTH = 8
 """The greatest depth of nested calls. Deeper calls are not followed."""
+
+
+class _Import(NamedTuple):
+    """A name that a module imports, the name at its source, and the module that is the source."""
+
+    name: str
+    original: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,7 +499,7 @@ class _Reading:
                     raise Unknown
                 return computed(node, _COMPUTES[type(op)], *sides)
             case ast.Compare(left=left, ops=ops, comparators=others):
-                # Only the search in a set is the same as in a list.
+                # A set is followed only where something is looked up in it: in all else, it differs from a list.
                 searched = [
                     ast.List(each.elts) if isinstance(each, ast.Set) and isinstance(op, ast.In | ast.NotIn) else each
                     for op, each in zip(ops, others, strict=True)
@@ -814,12 +822,10 @@ class _Reading:
     def _registering(self, module: str, stored: Sequence[str], registry: Target) -> Iterator[tuple[ast.Call, object]]:
         """Yield the calls in a module that register something in a registry, with the registered functions."""
         tree = self.tree.parse(module)
-        inside = [*ast.walk(tree)] if tree is not None else []
-        imported = (each for node in inside if isinstance(node, ast.ImportFrom) for each in node.names)
-        named = {*stored, *(each.asname for each in imported if each.asname and each.name in stored)}
+        named = {*stored, *(each.name for each in self._imports(module) if each.original in stored)}
         functions: dict[int, object] = {}
         called: set[int] = set()
-        for node in inside:
+        for node in ast.walk(tree) if tree is not None else ():
             match node:
                 case ast.FunctionDef():
                     # The other decorators of upstream's functions only warn.
@@ -861,14 +867,23 @@ class _Reading:
         """Return whether a module imports an expression's first name from a package whose source is not available."""
         while isinstance(of, ast.Attribute):
             of = of.value
-        sources: list[str] = []
-        # A function may import the name for itself.
-        for node in ast.walk(self.tree.parse(module) or ast.Module([], [])):
-            names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else ()
-            if getattr(of, "id", "") in [each.asname or each.name.partition(".")[0] for each in names]:
-                of_module = isinstance(node, ast.ImportFrom) and self.tree.imported_module(module, node)
-                sources += [of_module] if of_module else [each.name for each in names]
+        sources = [each.source for each in self._imports(module) if each.name == getattr(of, "id", "")]
         return bool(sources) and not any(each.partition(".")[0] in self.tree for each in sources)
+
+    def _imports(self, module: str) -> Sequence[_Import]:
+        """Return all names that a module imports, also those that a function imports for itself."""
+
+        def find() -> Iterator[_Import]:
+            for node in ast.walk(self.tree.parse(module) or ast.Module([], [])):
+                match node:
+                    case ast.ImportFrom(names=names):
+                        source = self.tree.imported_module(module, node)
+                        yield from (_Import(each.asname or each.name, each.name, source) for each in names)
+                    case ast.Import(names=names):
+                        parts = ((each.asname or each.name.partition(".")[0], each.name) for each in names)
+                        yield from (_Import(name, full, full) for name, full in parts)
+
+        return self.tree.recall(("imports", module), lambda: [*find()])
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
         """Yield each class that defines a name, with its definitions of that name."""
