@@ -13,8 +13,8 @@ from pathlib import Path
 
 from harness import environment, machine, pins, start
 
-# Two distributions are tested at a time, with two processes each: on two cores, that is right, because many tests wait
-# for a process that they started. tests/conftest.py runs all trainings in one process, to save memory.
+# Two distributions are tested at a time, so four processes share two cores: many tests wait for a process that they
+# started. tests/conftest.py runs all trainings in one process, to save memory.
 _ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 

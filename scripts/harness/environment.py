@@ -160,20 +160,16 @@ def make(recipe: Recipe) -> Path:
     # On real NPUs, the machine provides torch, torch_npu, vllm, and vllm-ascend, which must be kept. Nobody has
     # tested yet whether the pin's requirements match their requirements, because no NPU was available.
     venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
-    # Each of the three editable installs would otherwise make an environment for its build system. setuptools builds a
-    # dependency that has no wheel.
-    _pip(
-        recipe,
-        *([f"torch=={recipe.torch}"] if recipe.virtual else []),
-        "editables",
-        "hatchling>=1.25",
-        "setuptools>=77",
-    )
+    # Otherwise, pip would make an environment of its own for the build system of each editable install. setuptools
+    # builds a dependency that has no wheel.
+    torch = [f"torch=={recipe.torch}"] if recipe.virtual else []
+    _pip(recipe, "editables", "hatchling>=1.25", "setuptools>=77", *torch)
     own, workbench = ("[dev]", "") if recipe.extras == "dev" else ("", f"[{recipe.extras}]")
-    # Editable, so that a later start runs the current state of the project.
-    ours = ["--editable", str(VIRTUAL_ASCEND)] if recipe.virtual else []
-    # The project comes first: with extras, pip accepts it as the workbench's requirement only once it is chosen.
-    ours = ["--editable", f"{PROJECT}{own}", "--editable", f"{WORKBENCH}{workbench}", *ours]
+    # Editable, so that a later start runs the current state of the project. The project comes first: with extras, pip
+    # accepts it as the workbench's requirement only once it is chosen.
+    ours = ["--editable", f"{PROJECT}{own}", "--editable", f"{WORKBENCH}{workbench}"]
+    if recipe.virtual:
+        ours += ["--editable", str(VIRTUAL_ASCEND)]
     _pip(recipe, "--no-build-isolation", *ours)
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())

@@ -68,6 +68,8 @@ def _run(job: RankJob) -> Outcome:
     recording = _recording(job)
     from virtual_ascend import ledger
 
+    from .start import described
+
     error = ""
     missing: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -78,9 +80,7 @@ def _run(job: RankJob) -> Outcome:
                 _run_phases(job, recording, folder, missing)
         except Exception as raised:  # the user is told whatever verl raises
             traceback.print_exc()
-            from .start import told
-
-            said, where, code = told(raised, job.tree)
+            said, where, code = described(raised, job.tree)
             error = f"{said} ({where}: `{code}`)"
         return Outcome(
             rank=job.rank,

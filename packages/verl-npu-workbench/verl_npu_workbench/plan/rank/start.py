@@ -76,7 +76,7 @@ def start(job: StartJob, recording: Recording, folder: str) -> Started:
             if why := _not_judged(raised):
                 missing.append(why)
                 continue
-            error, where, code = told(raised, job.rank.tree)
+            error, where, code = described(raised, job.rank.tree)
             return Started(passed, missing, part.value, error, where, code, host=_peak())
         passed.append(part.value)
     return Started(passed=passed, missing=missing, host=_peak())
@@ -258,8 +258,8 @@ def _look_up(config: DictConfig) -> None:
 
 
 def _make_rewards(config: DictConfig) -> None:
-    """Make the worker that computes rewards, which upstream starts in another process from v0.7.1 on. Before, the
-    program makes the functions for rewards itself."""
+    """Create the worker that computes rewards. From v0.7.1 on, upstream starts it in another process; before v0.7.1,
+    the trainer's program creates the reward functions itself."""
     loop = _imported("verl.experimental.reward_loop.reward_loop")
     if loop is not None and (config.get("reward") or {}).get("reward_manager") is not None:
         loop.RewardLoopWorker(config)
@@ -275,9 +275,9 @@ def _divide(trainer: Any) -> None:
 
     config, prompts = trainer.config, trainer.train_dataloader.batch_size
     rollout = config[ROLES].rollout
-    # The baselines of REMAX are a part of the batch in some revisions.
-    is_other = rollout.get("mode", "async") != "async" or config.algorithm.adv_estimator == "remax"
-    if is_other or rollout.agent.get("agent_loop_manager_class"):
+    is_async = rollout.get("mode", "async") == "async"
+    # In some revisions, a REMAX batch also contains the baselines. A manager of the user's divides as it likes.
+    if not is_async or config.algorithm.adv_estimator == "remax" or rollout.agent.get("agent_loop_manager_class"):
         return
     if type(trainer).__module__.startswith("verl.trainer.ppo.v1."):
         manager = importlib.import_module("verl.trainer.ppo.v1").AgentLoopManagerTQ
@@ -489,8 +489,9 @@ def _root(raised: BaseException) -> BaseException:
     return raised
 
 
-def told(raised: BaseException, tree: str) -> tuple[str, str, str]:
-    """Return the error, and the place and the text of the innermost line of upstream's code in its traceback."""
+def described(raised: BaseException, tree: str) -> tuple[str, str, str]:
+    """Return an error's type and message, and the place and the text of the innermost line of upstream's code in its
+    traceback."""
     error = _root(raised)
     # Hydra's own error has the line of upstream that asked it to make an object.
     frames = [frame for each in (raised, error) for frame in traceback.extract_tb(each.__traceback__)]
