@@ -55,6 +55,20 @@ def test_experts_are_divided_among_a_replica(settings, given: dict[str, object],
     assert found.engine_weights == 2 * (2_000_000_000 // 2 + 6_000_000_000 // 8)
 
 
+@pytest.mark.parametrize("given", [{"name": "vllm", "data_parallel_size": 2}, {"name": "sglang"}])
+def test_a_variable_counts_only_for_a_vllm_without_the_setting(settings, given: dict[str, object]) -> None:
+    experts = dataclasses.replace(MODEL, experts=6_000_000_000)
+    chosen = settings(
+        **{f"{ROLLOUT}{key}": value for key, value in {"tensor_model_parallel_size": 2, **given}.items()}
+    )
+    share = share_of(chosen)
+    weights = [
+        rollout_of(chosen, experts, share, HARDWARE["a2"], exports).engine_weights
+        for exports in ({}, {"VLLM_DP_SIZE": "8"})
+    ]
+    assert weights[0] == weights[1]
+
+
 def test_an_engine_with_npus_of_its_own_takes_nothing_of_the_trainers(settings) -> None:
     chosen = settings(**{"rollout.n_gpus_per_node": 4, "rollout.nnodes": 2})
     found = rollout_of(chosen, MODEL, share_of(chosen), HARDWARE["a2"])

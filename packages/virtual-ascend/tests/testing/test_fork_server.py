@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from virtual_ascend.testing import fork_server
 from virtual_ascend.testing.fixtures import Run
 
 
@@ -56,3 +57,19 @@ def test_a_program_with_an_earlier_start_gets_a_new_process(
     python: Run, program: str, variables: dict[str, str]
 ) -> None:
     assert python(program, **variables).args[0] == sys.executable
+
+
+def test_a_fork_server_that_died_is_replaced(python: Run) -> None:
+    assert python("import torch; print('before')").stdout == "before\n"
+    (server,) = fork_server._current
+    server.process.kill()
+    server.process.wait()
+    assert python("import torch; print('after')").stdout == "after\n"
+
+
+def test_a_variable_that_was_set_since_the_fork_server_started_gets_a_new_process(
+    python: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert python("import torch").args == ["-c"]
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    assert python("import torch").args[0] == sys.executable

@@ -50,6 +50,20 @@ def test_a_failure_beside_the_others_is_reported(
     assert capfd.readouterr().err == "test.sh: FAILED: pytest\n"
 
 
+def test_an_interrupt_ends_what_runs_beside(
+    python: Path, folder: Callable[[str, int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(run_tests.__globals__, "run", interrupted)
+    python.write_text("#!/bin/sh\nsleep 3\ntouch done\n")
+    last = folder("last", 0)
+    with pytest.raises(KeyboardInterrupt):
+        run_tests(python, {}, {folder("first", 0): [], last: []})
+    assert not (last / "done").exists()
+
+
 @pytest.mark.parametrize(("statuses", "status"), [([0, -9], 9), ([0, 1], 1), ([0, 5], 0), ([5, 5], 5)])
 def test_a_signal_is_a_failure_and_a_distribution_without_the_test_is_not(statuses: list[int], status: int) -> None:
     assert status_of(statuses) == status
