@@ -59,6 +59,13 @@ def test_a_program_with_an_earlier_start_gets_a_new_process(
     assert python(program, **variables).args[0] == sys.executable
 
 
+def test_a_process_that_compiled_still_forks(python: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert python("import torch").args == ["-c"]
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    done = python("import torch, torch._inductor.config; print(__import__('os').environ['TORCHINDUCTOR_CACHE_DIR'])")
+    assert (done.args, done.stdout) == (["-c"], f"{tmp_path}\n")
+
+
 def test_a_fork_server_that_died_is_replaced(python: Run) -> None:
     assert python("import torch; print('before')").stdout == "before\n"
     (server,) = fork_server._current

@@ -26,6 +26,9 @@ __all__ = ["install"]
 
 _EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "MALLOC_", "ATEN_")
 """Prefixes of variables that are read as Python starts or as torch is imported: too early for a forked program."""
+_LATE = ("PYTHONPATH", "TORCHINDUCTOR_")
+"""Prefixes of variables that a forked program can change nevertheless. torch sets TORCHINDUCTOR_CACHE_DIR in a process
+that compiles."""
 _SERVE = "exec(__import__('virtual_ascend.testing.fork_server', fromlist=['serve']).serve({descriptor}))"
 _HEADER = 8
 """Bytes of the length that precedes a request."""
@@ -151,7 +154,7 @@ def _fork_server() -> _ForkServer:
 
 def _early(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a forked program could not change."""
-    return {name: value for name, value in env.items() if name.startswith(_EARLY) and name != "PYTHONPATH"}
+    return {name: value for name, value in env.items() if name.startswith(_EARLY) and not name.startswith(_LATE)}
 
 
 def serve(descriptor: int) -> str:
