@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -79,6 +80,23 @@ TOLD = tuple(Holder)[: Holder.CACHE.number]
 """The holders of tensors, which a ledger counts, on the NPU and on the host."""
 
 
+_DEEPEST = 8
+"""The number of innermost frames that identify the place of an allocation."""
+_SKIPPED = ("torch_npu/", "virtual_ascend/", "verl_npu")
+"""Packages whose frames are left out, because they differ between a plan and a run."""
+
+
+def site_of(frames: Iterable[tuple[str, str]]) -> str:
+    """Return the name of the place that allocated memory, which is the same in a plan and in a run.
+
+    `frames` are the Python frames, innermost first, each with its file and its function. Lines are left out, because
+    they move with each release.
+    """
+    named = (f"{'/'.join(file.split('/')[-3:])}:{function}" for file, function in frames)
+    kept = (name for name in named if not any(skipped in name for skipped in _SKIPPED))
+    return " < ".join(itertools.islice(kept, _DEEPEST))
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """How an image-text model represents images, and the size of the image in each prompt."""
@@ -137,6 +155,8 @@ class RankJob:
     """An NPU's peak operations per second."""
     bandwidth: float = 1.0
     """The peak number of bytes per second that an NPU reads and writes."""
+    sites: bool = False
+    """Whether to record where the program allocates its blocks."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> RankJob:
@@ -244,6 +264,8 @@ class Outcome:
     """The files of the source tree whose modules the rank imported, relative to the tree."""
     error: str = ""
     failed_in: str = ""
+    sites: Mapping[str, Sequence[tuple[int, str, int]]] = field(default_factory=dict)
+    """The blocks of each site: their size, their holder, and how many there were. Empty unless they were asked for."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Outcome:
