@@ -82,7 +82,7 @@ TOLD = tuple(Holder)[: Holder.CACHE.number]
 
 _DEEPEST = 8
 """The number of innermost frames that identify the place of an allocation."""
-_SKIPPED = ("torch_npu/", "virtual_ascend/", "verl_npu")
+_SKIPPED = ("/torch_npu/", "/virtual_ascend/", "/verl_npu")
 """Packages whose frames are left out, because they differ between a plan and a run."""
 
 
@@ -92,9 +92,9 @@ def site_of(frames: Iterable[tuple[str, str]]) -> str:
     `frames` are the Python frames, innermost first, each with its file and its function. Lines are left out, because
     they move with each release.
     """
-    named = (f"{'/'.join(file.split('/')[-3:])}:{function}" for file, function in frames)
-    kept = (name for name in named if not any(skipped in name for skipped in _SKIPPED))
-    return " < ".join(itertools.islice(kept, _DEEPEST))
+    kept = (frame for frame in frames if not any(skipped in frame[0] for skipped in _SKIPPED))
+    inner = itertools.islice(kept, _DEEPEST)
+    return " < ".join(f"{'/'.join(file.split('/')[-3:])}:{function}" for file, function in inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ def read(path: Path) -> Peak:
         sizes: Counter[int] = Counter()
         for segment in told["segments"]:
             sizes[segment["device"]] += segment["total_size"]
+        if not sizes:
+            raise ValueError(_("no segments"))
         device = max(sizes, key=sizes.__getitem__)
         left = {
             block["address"]: Block(block.get("requested_size", block["size"]), block.get("frames", ()))

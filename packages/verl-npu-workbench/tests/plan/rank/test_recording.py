@@ -116,7 +116,7 @@ class Ledger:
 
     def allocate(self, size: int, holder: Holder = Holder.ACTIVATIONS) -> list[int]:
         self._clock += 1
-        self._blocks.append([size, self._clock, 0, holder.number])
+        self._blocks.append([size, self._clock, 0, holder.number, 0])
         return self._blocks[-1]
 
     def free(self, block: list[int]) -> None:
