@@ -80,10 +80,14 @@ TOLD = tuple(Holder)[: Holder.CACHE.number]
 """The holders of tensors, which a ledger counts, on the NPU and on the host."""
 
 
-_DEEPEST = 8
+_DEEPEST = 4
 """The number of innermost frames that identify the place of an allocation."""
-_SKIPPED = ("/torch_npu/", "/virtual_ascend/", "/verl_npu")
-"""Packages whose frames are left out, because they differ between a plan and a run."""
+_SKIPPED = (
+    *("/torch_npu/", "/virtual_ascend/", "/verl_npu"),
+    *("/torch/_ops.py", "/torch/autograd/function.py", "/torch/nn/modules/module.py"),
+)
+"""Files whose frames are left out, because they differ between a plan and a run: a plan has hooks on all modules, and
+operators of its own."""
 
 
 def site_of(frames: Iterable[tuple[str, str]]) -> str:
@@ -265,7 +269,8 @@ class Outcome:
     error: str = ""
     failed_in: str = ""
     sites: Mapping[str, Sequence[tuple[int, str, int]]] = field(default_factory=dict)
-    """The blocks of each site: their size, their holder, and how many there were. Empty unless they were asked for."""
+    """The blocks of each site: their size, their holder, and how long they lived, in the ledger's time. Empty unless they
+    were asked for."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Outcome:

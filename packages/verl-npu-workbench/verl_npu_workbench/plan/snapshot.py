@@ -134,8 +134,8 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
     for outcome in planned.outcomes:
         for site, blocks in outcome.sites.items():
             counted = sites.setdefault(site, Counter())
-            for size, holder, times in blocks:
-                counted[size, holder] += times
+            for size, holder, lived in blocks:
+                counted[size, holder] += lived
     held: Counter[str] = Counter()
     places: Counter[str] = Counter()
     unknown, early = _("not planned"), _("allocated before the recording")
@@ -158,10 +158,10 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
 
 
 def _holder(known: Counter[tuple[int, str]], size: int) -> str:
-    """Return the holder of most blocks of this size or, if the plan has none of this size, of most bytes."""
-    same = {holder: times for (each, holder), times in known.items() if each == size}
-    if not same:
-        same = Counter()
-        for (each, holder), times in known.items():
-            same[holder] += each * times
-    return max(same, key=same.__getitem__)
+    """Return the holder whose blocks of this size lived longest or, if the plan has none of this size, whose bytes."""
+    same, any_size = Counter[str](), Counter[str]()
+    for (each, holder), lived in known.items():
+        any_size[holder] += each * lived
+        same[holder] += lived * (each == size)
+    chosen = same if any(same.values()) else any_size
+    return max(chosen, key=chosen.__getitem__)
