@@ -518,9 +518,10 @@ def _print_tries(search: Search) -> None:
 
 def _print_comparison(found: Comparison) -> None:
     terminal.echo()
-    when = _("at the peak of {events} events") if found.events else _("when it was written; it has no history")
-    title = _("GiB of tensors, planned in {phase} and held in the snapshot ").format(phase=found.phase)
-    terminal.line(terminal.styled(title + when.format(events=found.events), "bold"))
+    title = _("GiB of tensors: planned in {phase}, and held at the peak of the snapshot's {events} events")
+    if not found.events:
+        title = _("GiB of tensors: planned in {phase}, and held when the snapshot, which has no history, was written")
+    terminal.line(terminal.styled(title.format(phase=found.phase, events=found.events), "bold"))
     for row in found.rows:
         planned, held = row.planned / GIB, row.held / GIB
         terminal.line(f"  {terminal.padded(row.holder, 34)} {planned:9.3f} {held:9.3f} {held - planned:+9.3f}")

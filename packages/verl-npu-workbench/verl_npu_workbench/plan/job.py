@@ -269,8 +269,8 @@ class Outcome:
     error: str = ""
     failed_in: str = ""
     sites: Mapping[str, Sequence[tuple[int, str, int]]] = field(default_factory=dict)
-    """The blocks of each site: their size, their holder, and how long they lived, in the ledger's time. Empty unless they
-    were asked for."""
+    """The blocks of each site: their size, their holder, and their lifetime on the ledger's clock. It is empty unless
+    the job asks for sites."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Outcome:

@@ -1,7 +1,7 @@
 """Compares a plan with a memory snapshot of a real run, which verl's profiler `torch_memory` writes.
 
-A snapshot says which functions allocated a block, but not what the block is. The plan ran the same functions, and knows
-both, so that blocks get the holder that the plan's blocks of the same place and size have.
+A snapshot says which functions allocated a block, but not what the block is used for. The plan ran the same functions
+and knows both, so that each block gets the holder of the plan's blocks of the same site and size.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from .planning import Planned
 
 _ROUNDED = 512
 """An NPU's blocks are a multiple of this number of bytes."""
-_FRAMES = 4
-"""Frames of a place that are shown."""
 
 
 class Block(NamedTuple):
-    """A block of memory, and the frames that allocated it, innermost first. A block without frames was allocated before
-    the recording began."""
+    """A block of memory, and the frames that allocated it, innermost first. A block that was allocated before the
+    recording began has no frames."""
 
     size: int
     frames: Sequence[Mapping[str, Any]] = ()
@@ -61,7 +59,7 @@ class Comparison:
     events: int
     rows: Sequence[Row]
     places: Mapping[str, int]
-    """The bytes that the plan does not know, by the functions that allocated them, the largest first."""
+    """The bytes that the plan does not know, by the site that allocated them, the largest first."""
 
 
 class _Plain(pickle.Unpickler):
@@ -140,16 +138,17 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
     places: Counter[str] = Counter()
     unknown, early = _("not planned"), _("allocated before the recording")
     for block in peak.blocks:
-        called = [frame for frame in block.frames if frame["filename"].endswith(".py")]
-        known = sites.get(site_of((frame["filename"], frame["name"]) for frame in called))
+        site = site_of(
+            (frame["filename"], frame["name"]) for frame in block.frames if frame["filename"].endswith(".py")
+        )
+        known = sites.get(site)
         if not block.frames:
             held[early] += block.size
         elif known:
             held[_holder(known, -(-block.size // _ROUNDED) * _ROUNDED)] += block.size
         else:
             held[unknown] += block.size
-            shown = (f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in called[:_FRAMES])
-            places[" < ".join(shown)] += block.size
+            places[site] += block.size
     names = [holder.value for holder in TOLD if holder is not Holder.HOST]
     rows = [Row(name, most.holders.get(name, 0), held[name]) for name in [*names, early, unknown]]
     return Comparison(
