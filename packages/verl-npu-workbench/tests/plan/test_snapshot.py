@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_npu_workbench.plan.job import Holder, Phase, site_of
+from verl_npu_workbench.plan.job import Holder, Outcome, Point, site_of
 from verl_npu_workbench.plan.planning import Planned
 from verl_npu_workbench.plan.snapshot import Block, Peak, compare, read
 
@@ -61,11 +61,12 @@ def written(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def update(planned: Callable[..., Planned]) -> Callable[..., Planned]:
-    """Return a function that makes a plan of an update, whose rank allocated blocks at these sites."""
+    """Return a function that makes a plan with two times, whose rank allocated blocks at these sites."""
 
     def make(sites: dict[str, list[tuple[int, str, int]]]) -> Planned:
-        made = planned({Phase.LOAD.value: 1.0, Phase.UPDATE_ACTOR.value: 3.0}, state=2.0)
-        return dataclasses.replace(made, outcomes=(dataclasses.replace(made.outcomes[0], sites=sites),))
+        made = planned({})
+        points = [Point("load", {WEIGHTS: 900}), Point("update actor", {OPTIMIZER: 1000, ACTIVATIONS: 200})]
+        return dataclasses.replace(made, outcomes=(Outcome(rank=0, timeline=points, sites=sites),))
 
     return make
 
@@ -126,12 +127,12 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "file")
 
 
-def test_a_block_has_the_holder_of_its_site(update: Callable[..., Planned]) -> None:
+def test_a_block_has_the_holder_of_its_site_beside_the_most_similar_time(update: Callable[..., Planned]) -> None:
     plan = update({site_of(STATE): [(512, OPTIMIZER, 3)]})
     found = compare(plan, Peak([Block(400, frames(STATE))], events=1))
     assert found.phase == "update actor"
     rows = {row.holder: (row.planned, row.held) for row in found.rows}
-    assert rows == {OPTIMIZER: (2 << 30, 400), ACTIVATIONS: (1 << 30, 0)}
+    assert rows == {OPTIMIZER: (1000, 400), ACTIVATIONS: (200, 0)}
 
 
 def test_blocks_of_one_site_are_told_apart_by_their_size(update: Callable[..., Planned]) -> None:

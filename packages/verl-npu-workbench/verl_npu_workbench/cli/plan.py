@@ -159,7 +159,7 @@ _MARKS = {
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="A memory snapshot of a run of the job, which verl writes with global_profiler.tool=torch_memory. `plan` "
-    "reports what held memory at the snapshot's peak, beside what is planned.",
+    "reports what held memory at the snapshot's peak, beside the most similar time of the plan.",
 )
 @json_option("Print the plan as JSON.")
 def plan(
@@ -228,7 +228,7 @@ def plan(
     verdict = judge(planned)
     search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict)
     largest = largest_of(trainer, tree, request, planned) if largest_micro_batch else None
-    compared = compare(planned, snapshot) if snapshot else None
+    compared = compare(planned, snapshot) if snapshot and verdict.fit is not Fit.FAILED else None
     found = report.content(name, planned, verdict, search, largest, compared)
     peaks = host_peaks(planned)
     host_fits = host_memory is None or max(peaks.values(), default=0) <= host_memory * GIB
@@ -518,9 +518,9 @@ def _print_tries(search: Search) -> None:
 
 def _print_comparison(found: Comparison) -> None:
     terminal.echo()
-    title = _("GiB of tensors: planned in {phase}, and held at the peak of the snapshot's {events} events")
+    title = _("GiB of tensors: planned at the most similar time, in {phase}, and held at the peak of {events} events")
     if not found.events:
-        title = _("GiB of tensors: planned in {phase}, and held when the snapshot, which has no history, was written")
+        title = _("GiB of tensors: planned at the most similar time, in {phase}, and held at the end, without a history")
     terminal.line(terminal.styled(title.format(phase=found.phase, events=found.events), "bold"))
     for row in found.rows:
         planned, held = row.planned / GIB, row.held / GIB

@@ -80,7 +80,7 @@ TOLD = tuple(Holder)[: Holder.CACHE.number]
 """The holders of tensors, which a ledger counts, on the NPU and on the host."""
 
 
-_DEEPEST = 4
+_DEEPEST = 3
 """The number of innermost frames that identify the place of an allocation."""
 _SKIPPED = (
     *("/torch_npu/", "/virtual_ascend/", "/verl_npu"),

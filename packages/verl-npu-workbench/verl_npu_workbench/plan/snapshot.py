@@ -52,10 +52,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A plan beside a snapshot."""
+    """A snapshot beside the moment of a plan that is most like it."""
 
     phase: str
-    """The phase of the plan that needs the most tensors."""
+    """The phase of the plan in which the memory is most like the snapshot's."""
     events: int
     rows: Sequence[Row]
     places: Mapping[str, int]
@@ -127,7 +127,6 @@ def _peak(left: Mapping[int, Block], events: Sequence[Mapping[str, Any]]) -> lis
 
 def compare(planned: Planned, peak: Peak) -> Comparison:
     """Give each block at a peak the holder that the plan's blocks of its place have."""
-    most = max((cost for outcome in planned.outcomes for cost in outcome.phases), key=lambda cost: cost.peak)
     sites: dict[str, Counter[tuple[int, str]]] = {}
     for outcome in planned.outcomes:
         for site, blocks in outcome.sites.items():
@@ -150,9 +149,12 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
             held[unknown] += block.size
             places[site] += block.size
     names = [holder.value for holder in TOLD if holder is not Holder.HOST]
-    rows = [Row(name, most.holders.get(name, 0), held[name]) for name in [*names, early, unknown]]
+    # The peaks of a plan and of a run can be in different phases.
+    points = [point for outcome in planned.outcomes for point in outcome.timeline]
+    like = min(points, key=lambda point: sum(abs(point.holders.get(name, 0) - held[name]) for name in names))
+    rows = [Row(name, like.holders.get(name, 0), held[name]) for name in [*names, early, unknown]]
     return Comparison(
-        most.phase, peak.events, [row for row in rows if row.planned or row.held], dict(places.most_common())
+        like.phase, peak.events, [row for row in rows if row.planned or row.held], dict(places.most_common())
     )
 
 
