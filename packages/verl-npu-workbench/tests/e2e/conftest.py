@@ -89,9 +89,12 @@ def train(pin: str, monkeypatch: pytest.MonkeyPatch) -> Train:
 
     monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
 
-    def run(job: str, steps: int, output: Path, settings: Sequence[str], checkout: Path | None = None) -> Outcome:
+    def run(
+        job: str, steps: int, output: Path, settings: Sequence[str], checkout: Path | None = None, torch_npu: str = ""
+    ) -> Outcome:
         words = ["--pin", pin, "--job", job, "--steps", str(steps), "--output", str(output), "--no-venv"]
         words += ["--verl", str(checkout)] if checkout else []
+        words += ["--torch-npu", torch_npu] if torch_npu else []
         request = parse([*words, "--", *settings], "smoke.sh", smoke=True)
         outcome = training.train(request, machine.look(request.npus), lambda step, metrics: None)
         assert outcome.trained, f"{outcome.failure}\n{training.tail(outcome.log)}"

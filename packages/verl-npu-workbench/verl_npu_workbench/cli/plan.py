@@ -520,7 +520,7 @@ def _print_comparison(found: Comparison) -> None:
     terminal.echo()
     title = _("GiB of tensors: planned at the most similar time, in {phase}, and held at the peak of {events} events")
     if not found.events:
-        title = _("GiB of tensors: planned at the most similar time, in {phase}, and held at the end, without a history")
+        title = _("GiB of tensors: planned at the most similar time, in {phase}, and held at the end: no history")
     terminal.line(terminal.styled(title.format(phase=found.phase, events=found.events), "bold"))
     for row in found.rows:
         planned, held = row.planned / GIB, row.held / GIB
