@@ -58,7 +58,7 @@ def test_a_run_held_what_was_planned_and_a_leak_is_named(
         of_run.setenv("PYTHONPATH", os.pathsep.join([str(torch_npu), *paths]))
         of_run.setenv("LEAKS", "1")
         interval = f"trainer.profile_interval=[1,{STEPS}]"
-        outcome = train("sft", STEPS, tmp_path, (*SETTINGS, *profiler, interval), torch_npu=_version(torch_npu))
+        outcome = train("sft", STEPS, tmp_path, (*SETTINGS, *profiler, interval), wheel=_version(torch_npu))
     (snapshot,) = (tmp_path / "snapshots").glob("*/torch_memory_rank0_*.pickle")
     words = jobs.JOBS["sft"].arguments(outcome.plan)
     job = ["torchrun", f"--nproc_per_node={NPUS}", "-m", *words[words.index(outcome.plan.pin.sft) :], *SETTINGS]
