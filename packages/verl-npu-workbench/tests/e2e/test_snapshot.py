@@ -26,10 +26,11 @@ LEAKING = """
 import os
 if "LEAKS" in os.environ:
     import torch
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
     kept = []
     def keep(*_):
         kept.append(torch.ones(2 << 20, device="npu"))
-    torch.optim.optimizer.register_optimizer_step_pre_hook(keep)
+    register_optimizer_step_pre_hook(keep)
 """
 LEAKED = 8 << 20
 SETTINGS = (

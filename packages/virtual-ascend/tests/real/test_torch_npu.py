@@ -226,6 +226,7 @@ def test_a_count_is_as_long_as_its_largest_number(real: Run) -> None:
     assert answer(real(program)) == [[0, 1, 2, 0, 0, 1], [0.0, 1.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0], "npu:0"]
 
 
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_repeats_on_the_npu_size_the_result(real: Run) -> None:
     program = """
         import json, torch
