@@ -131,20 +131,15 @@ def test_a_block_has_the_holder_of_its_site_beside_the_most_similar_time(update:
     plan = update({site_of(STATE): [(512, OPTIMIZER, 3)]})
     found = compare(plan, Peak([Block(400, frames(STATE))], events=1))
     assert found.phase == "update actor"
-    rows = {row.holder: (row.planned, row.held) for row in found.rows}
-    assert rows == {OPTIMIZER: (1000, 400), ACTIVATIONS: (200, 0)}
+    assert (found.planned, found.held) == ({OPTIMIZER: 1000, ACTIVATIONS: 200}, {OPTIMIZER: 400})
 
 
 def test_blocks_of_one_site_are_told_apart_by_their_size(update: Callable[..., Planned]) -> None:
     plan = update({"": [(1024, GRADIENTS, 2), (1024, ACTIVATIONS, 1), (2048, ACTIVATIONS, 1), (512, WEIGHTS, 3)]})
     blocks = [Block(size, frames(BACKWARD)) for size in (1000, 2000, 500, 5000)]
-    held = {row.holder: row.held for row in compare(plan, Peak(blocks, events=1)).rows}
+    held = compare(plan, Peak(blocks, events=1)).held
     # The plan has no block of 5000 bytes, and most bytes at this place are the activations'.
-    assert {name: size for name, size in held.items() if size} == {
-        GRADIENTS: 1000,
-        ACTIVATIONS: 7000,
-        WEIGHTS: 500,
-    }
+    assert held == {GRADIENTS: 1000, ACTIVATIONS: 7000, WEIGHTS: 500}
 
 
 def test_what_the_plan_does_not_know_is_named_with_its_frames(update: Callable[..., Planned]) -> None:
@@ -152,12 +147,12 @@ def test_what_the_plan_does_not_know_is_named_with_its_frames(update: Callable[.
     blocks = [Block(3, frames(STATE)), Block(10, frames(other)), Block(10, frames(other))]
     found = compare(update({"": [(512, ACTIVATIONS, 1)]}), Peak(blocks, events=1))
     assert next(iter(found.places.items())) == ("b/mine/cache.py:keep < b/mine/loop.py:fit", 20)
-    assert {row.holder: row.held for row in found.rows}["not planned"] == 23
+    assert found.held == {"not planned": 23}
 
 
 def test_what_was_there_before_the_recording_has_its_own_row(update: Callable[..., Planned]) -> None:
     found = compare(update({"": [(512, ACTIVATIONS, 1)]}), Peak([Block(7)], events=1))
-    assert {row.holder: row.held for row in found.rows}[EARLY] == 7
+    assert found.held == {EARLY: 7}
 
 
 def test_a_site_is_the_same_in_a_plan_and_in_a_run() -> None:

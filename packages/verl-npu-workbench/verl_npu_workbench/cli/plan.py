@@ -522,9 +522,9 @@ def _print_comparison(found: Comparison) -> None:
     if not found.events:
         title = _("GiB of tensors: planned at the most similar time, in {phase}, and held at the end: no history")
     terminal.line(terminal.styled(title.format(phase=found.phase, events=found.events), "bold"))
-    for row in found.rows:
-        planned, held = row.planned / GIB, row.held / GIB
-        terminal.line(f"  {terminal.padded(row.holder, 34)} {planned:9.3f} {held:9.3f} {held - planned:+9.3f}")
+    for name in dict.fromkeys((*found.planned, *found.held)):
+        planned, held = found.planned.get(name, 0) / GIB, found.held.get(name, 0) / GIB
+        terminal.line(f"  {terminal.padded(name, 34)} {planned:9.3f} {held:9.3f} {held - planned:+9.3f}")
     for place, size in list(found.places.items())[:_PLACES]:
         terminal.paragraph(place, label=_("  not planned, {size:.3f} GiB: ").format(size=size / GIB), indent="    ")
 

@@ -42,22 +42,15 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Bytes of one holder."""
-
-    holder: str
-    planned: int
-    held: int
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """A snapshot beside the moment of a plan that is most like it."""
 
     phase: str
     """The phase of the plan in which the memory is most like the snapshot's."""
     events: int
-    rows: Sequence[Row]
+    planned: Mapping[str, int]
+    held: Mapping[str, int]
+    """The bytes of each holder then, and at the snapshot's peak."""
     places: Mapping[str, int]
     """The bytes that the plan does not know, by the site that allocated them, the largest first."""
 
@@ -152,10 +145,7 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
     # The peaks of a plan and of a run can be in different phases.
     points = [point for outcome in planned.outcomes for point in outcome.timeline]
     like = min(points, key=lambda point: sum(abs(point.holders.get(name, 0) - held[name]) for name in names))
-    rows = [Row(name, like.holders.get(name, 0), held[name]) for name in [*names, early, unknown]]
-    return Comparison(
-        like.phase, peak.events, [row for row in rows if row.planned or row.held], dict(places.most_common())
-    )
+    return Comparison(like.phase, peak.events, like.holders, dict(held), dict(places.most_common()))
 
 
 def _holder(known: Counter[tuple[int, str]], size: int) -> str:
