@@ -72,10 +72,11 @@ def update(planned: Callable[..., Planned]) -> Callable[..., Planned]:
 
 
 def test_the_peak_of_a_history_has_the_blocks_that_were_there_then(written: Callable[..., Path]) -> None:
-    history = [free(1, 5), alloc(2, 10), alloc(3, 20), free(2, 10), alloc(4, 5)]
+    failed = {"action": "oom", "size": 99, "device_free": 0, "frames": []}
+    history = [free(1, 5), alloc(2, 10), alloc(3, 20), failed, free(2, 10), alloc(4, 5)]
     found = read(written([segment((3, 20), (4, 5), (9, 1))], history))
     assert sorted(block.size for block in found.blocks) == [1, 10, 20]
-    assert found.events == 5
+    assert found.events == 6
 
 
 def test_the_peak_may_be_before_the_first_event(written: Callable[..., Path]) -> None:
@@ -88,7 +89,7 @@ def test_blocks_have_the_frames_that_allocated_them(written: Callable[..., Path]
 
 
 def test_without_a_history_the_blocks_are_those_that_were_left(written: Callable[..., Path]) -> None:
-    assert read(written([segment((2, 10), (3, 4))])) == Peak([Block(10, []), Block(4, [])], events=0)
+    assert read(written([segment((2, 10), (3, 4))])) == Peak([Block(10), Block(4)], events=0)
 
 
 def test_the_npu_with_the_most_memory_is_read(written: Callable[..., Path]) -> None:
@@ -132,6 +133,12 @@ def test_a_block_has_the_holder_of_its_site_beside_the_most_similar_time(update:
     found = compare(plan, Peak([Block(400, frames(STATE))], events=1))
     assert found.phase == "update actor"
     assert (found.planned, found.held) == ({OPTIMIZER: 1000, ACTIVATIONS: 200}, {OPTIMIZER: 400})
+
+
+def test_a_block_without_python_is_known_by_its_size_too(update: Callable[..., Planned]) -> None:
+    # Only a recording of Python's frames leaves such a block without any.
+    plan = update({"": [(512, GRADIENTS, 2)]})
+    assert compare(plan, Peak([Block(512, [])], events=1)).held == {GRADIENTS: 512}
 
 
 def test_blocks_of_one_site_are_told_apart_by_their_size(update: Callable[..., Planned]) -> None:

@@ -25,11 +25,11 @@ _ROUNDED = 512
 
 
 class Block(NamedTuple):
-    """A block of memory, and the frames that allocated it, innermost first. A block that was allocated before the
-    recording began has no frames."""
+    """A block of memory, and the frames that allocated it, innermost first: None if it was allocated before the
+    recording began."""
 
     size: int
-    frames: Sequence[Mapping[str, Any]] = ()
+    frames: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def read(path: Path) -> Peak:
             raise ValueError(_("no segments"))
         device = max(sizes, key=sizes.__getitem__)
         left = {
-            block["address"]: Block(block.get("requested_size", block["size"]), block.get("frames", ()))
+            block["address"]: Block(block.get("requested_size", block["size"]), block.get("frames") or None)
             for segment in told["segments"]
             if segment["device"] == device
             for block in segment["blocks"]
@@ -130,13 +130,12 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
     places: Counter[str] = Counter()
     unknown, early = _("not planned"), _("allocated before the recording")
     for block in peak.blocks:
-        site = site_of(
-            (frame["filename"], frame["name"]) for frame in block.frames if frame["filename"].endswith(".py")
-        )
-        known = sites.get(site)
-        if not block.frames:
+        if block.frames is None:
             held[early] += block.size
-        elif known:
+            continue
+        called = [frame for frame in block.frames if frame["filename"].endswith(".py")]
+        site = site_of((frame["filename"], frame["name"]) for frame in called)
+        if known := sites.get(site):
             held[_holder(known, -(-block.size // _ROUNDED) * _ROUNDED)] += block.size
         else:
             held[unknown] += block.size

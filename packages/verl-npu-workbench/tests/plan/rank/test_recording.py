@@ -198,12 +198,13 @@ def test_a_site_has_its_blocks_with_their_holders_and_lifetimes(ledger: Ledger, 
     def twice() -> None:
         ledger.free(ledger.allocate(8, site=recording.site()))
         ledger.allocate(8, Holder.WEIGHTS, site=recording.site())
+        ledger.allocate(8, Holder.HOST, site=recording.site())
 
     twice()
     ledger.allocate(4, site=recording.site())
     (inner, inside), (_, outside) = recording.sites().items()
     assert inner.startswith("plan/rank/test_recording.py:twice < plan/rank/test_recording.py:test_a_site_has")
-    assert inside == [(8, Holder.ACTIVATIONS.value, 1), (8, Holder.WEIGHTS.value, 2)]
+    assert inside == [(8, Holder.ACTIVATIONS.value, 1), (8, Holder.WEIGHTS.value, 3)]
     assert outside == [(4, Holder.ACTIVATIONS.value, 1)]
 
 

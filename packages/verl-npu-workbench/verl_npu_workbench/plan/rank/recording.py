@@ -97,15 +97,16 @@ class Recording:
         return self._sites[tuple(called)]
 
     def sites(self) -> dict[str, Sequence[tuple[int, str, int]]]:
-        """Return the size, the holder, and the lifetime of the blocks that were allocated at each site."""
+        """Return the size, the holder, and the lifetime of the NPU's blocks that were allocated at each site."""
         names = {
             number: site_of((code.co_filename, code.co_name) for code in called)
             for called, number in self._sites.items()
         }
         found: dict[str, Counter[tuple[int, str]]] = defaultdict(Counter)
         for block in self._ledger.blocks() if names else ():
-            lifetime = (block.freed or self._ledger.clock() + 1) - block.allocated
-            found[names[block.site]][block.size, TOLD[block.holder].value] += lifetime
+            if TOLD[block.holder] is not Holder.HOST:
+                lifetime = (block.freed or self._ledger.clock() + 1) - block.allocated
+                found[names[block.site]][block.size, TOLD[block.holder].value] += lifetime
         return {site: [(*block, lived) for block, lived in blocks.items()] for site, blocks in found.items()}
 
     @property
