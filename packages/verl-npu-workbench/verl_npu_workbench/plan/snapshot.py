@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from verl_npu.errors import PlanError
 from verl_npu.language import gettext as _
 
-from .job import TOLD, Holder, site_of
+from .job import TOLD, Holder, Phase, site_of
 from .planning import Planned
 
 _ROUNDED = 512
@@ -144,7 +144,15 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
     # The peaks of a plan and of a run can be in different phases.
     points = [point for outcome in planned.outcomes for point in outcome.timeline]
     like = min(points, key=lambda point: sum(abs(point.holders.get(name, 0) - held[name]) for name in names))
-    return Comparison(like.phase, peak.events, like.holders, dict(held), dict(places.most_common()))
+    # Only an enumeration's own texts are translated.
+    rows = [*names, early, unknown]
+    return Comparison(
+        phase=Phase(like.phase).value,
+        events=peak.events,
+        planned={name: like.holders[name] for name in names if name in like.holders},
+        held={name: held[name] for name in rows if held[name]},
+        places=dict(places.most_common()),
+    )
 
 
 def _holder(known: Counter[tuple[int, str]], size: int) -> str:
