@@ -46,8 +46,7 @@ def _rebuild(
 
 
 class RegistryError(VerlNpuError):
-    """The base class of the registry's errors. They are raised when a feature is refused, or when nothing is
-    patched."""
+    """The base class of the registry's errors."""
 
 
 class DeclarationError(RegistryError):
