@@ -46,7 +46,8 @@ def _rebuild(
 
 
 class RegistryError(VerlNpuError):
-    """The base class of the registry's errors."""
+    """The base class of the registry's errors. Such an error means that a feature is refused, or that nothing is
+    patched."""
 
 
 class DeclarationError(RegistryError):
