@@ -101,7 +101,7 @@ def take() -> tuple[list[Work], list[Message]]:
 
 
 def groups() -> int:
-    """Return the number of process groups with several ranks that have communicated."""
+    """Return the number of process groups that have several ranks and have communicated."""
     return extension().groups_in_ledger()
 
 

@@ -179,8 +179,8 @@ class Extension(Protocol):
         """Set the functions that the library's exported `my_malloc` and `my_free` call."""
 
     def map_memory(self, data: int) -> None:
-        """Map memory that is filled with a poison pattern at a reserved address. Raise RuntimeError if memory is
-        already mapped at the address, or if the address is not reserved."""
+        """Map memory at a reserved address, and fill the memory with a poison pattern. Raise RuntimeError if the
+        address is not reserved, or if memory is already mapped there."""
 
     def unmap_memory(self, data: int) -> None:
         """Release the memory at an address. Raise RuntimeError if no memory is mapped at this address."""
