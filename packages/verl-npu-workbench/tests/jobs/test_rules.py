@@ -361,7 +361,7 @@ WRONG_ONES = dict(
             "token-budget",
             {**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1023},
         ),
-        warned("a token budget of nothing", "token-budget", {**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 0}),
+        refused("a token budget of nothing", "token-budget", {**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 0}),
         warned(
             "a proof that SGLang's engines cannot give",
             "weight-proof",

@@ -132,6 +132,11 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "validation",
         "must be >= actor.ppo_mini_batch_size",
     ),
+    "a critic whose engine is not its own": (
+        {**GAE, "critic.strategy": "megatron"},
+        "validation",
+        "Config' object has no attribute",
+    ),
     "a critic's mini batch above the batch": (
         {**GAE, "critic.ppo_mini_batch_size": 128},
         "validation",
@@ -246,6 +251,49 @@ def test_what_verl_refuses_is_refused_in_its_words(upstream: tuple[SourceTree, d
         if not any(each.refused and each.code == code and words in str(each) for each in said[name])
     }
     assert missed == {}
+
+
+def test_a_teacher_without_npus_is_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    if "distillation.enabled" not in upstream[1]:
+        pytest.skip("this verl has no teachers")
+    (finding,) = found(upstream, {"distillation.enabled": True})
+    assert finding.refused
+    assert "config.distillation.nnodes must be greater than 0" in str(finding)
+
+
+@pytest.fixture(scope="module")
+def earlier() -> tuple[SourceTree, dict[str, object]]:
+    """Return verl v0.7.1, whose program moves old keys and whose servers check their settings at their start."""
+    root = UPSTREAMS / "verl-v0.7.1"
+    if not root.is_dir():
+        pytest.skip("VERL_NPU_UPSTREAMS has no such checkout")
+    written = yaml.safe_load((root / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
+    return SourceTree.at(root, ("verl",)), dict(_flat(written))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"reward_model.reward_manager": "dapoo"}, "Unknown reward manager: dapoo"),
+        ({f"{ROLLOUT}.quantization": "fp88", f"{ROLLOUT}.qat": {"enable": False}}, "quantization, got: fp88"),
+        ({"trainer.save_freq": "10steps"}, "TypeError: '>' not supported"),
+        (
+            {"reward.reward_model.enable_resource_pool": True, "reward.reward_model.n_gpus_per_node": 0},
+            "config.reward.reward_model.n_gpus_per_node must be greater than 0",
+        ),
+    ],
+)
+def test_what_an_earlier_verl_refuses_is_refused(
+    given: Mapping[str, object], said: str, earlier: tuple[SourceTree, dict[str, object]]
+) -> None:
+    assert any(each.refused and said in str(each) for each in found(earlier, given))
+
+
+@pytest.mark.parametrize("given", [{"reward_model.reward_manager": "dapo"}, {"trainer.resume_mode": "last"}])
+def test_what_an_earlier_verl_may_take_is_not_refused(
+    given: Mapping[str, object], earlier: tuple[SourceTree, dict[str, object]]
+) -> None:
+    assert found(earlier, given) == []
 
 
 def test_a_strategy_that_neither_the_program_nor_an_engine_knows_is_refused(
