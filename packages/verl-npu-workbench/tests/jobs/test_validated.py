@@ -19,6 +19,7 @@ from verl_npu.registry.source.tree import SourceTree
 
 from .test_modes import _flat
 from .test_rules import ACTOR, ROLLOUT, script
+from .test_rules import _verl as verl
 
 REFERENCE, MODEL = "actor_rollout_ref.ref", "actor_rollout_ref.model"
 UPSTREAMS = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
@@ -294,6 +295,37 @@ def test_what_an_earlier_verl_may_take_is_not_refused(
     given: Mapping[str, object], earlier: tuple[SourceTree, dict[str, object]]
 ) -> None:
     assert found(earlier, given) == []
+
+
+MAIN = "import hydra\n\n@hydra.main()\ndef main(config):\n    "
+OTHER = f"from verl.moves import move\n{MAIN}move(config)"
+MOVES = "def move(config):\n    return config.old.get('path')"
+UNREAD: Mapping[str, tuple[Mapping[str, str], list[str]]] = {
+    "by another program": ({}, ["verl.other"]),
+    "by itself": ({"trainer__main_ppo": OTHER}, []),
+    "by what others may call": ({"moves": f"{MOVES}\n\ndef moved(config):\n    move(config)"}, []),
+    "by another part": ({"part": "class Part:\n    def run(self):\n        return self.config['old']"}, []),
+    "in another section": ({"part": "def run(config):\n    return config.new.old"}, ["verl.other"]),
+    "by nothing": ({"moves": "def move(config): ..."}, []),
+}
+
+
+@pytest.mark.parametrize(("files", "said"), UNREAD.values(), ids=UNREAD.keys())
+def test_a_section_may_be_read_by_other_programs_only(files: Mapping[str, str], said: list[str]) -> None:
+    tree = verl(**{"trainer__main_ppo": f"{MAIN}config.new", "other": OTHER, "moves": MOVES, **files})
+    (Path(tree.place_of("verl")) / "trainer" / "__init__.py").write_text("from verl.moves import move")
+    assert validated.other_readers("old", "verl.trainer.main_ppo", tree) == said
+
+
+def test_a_key_that_only_another_program_reads_is_warned() -> None:
+    root = UPSTREAMS / "verl-v0.9.0"
+    if not root.is_dir():
+        pytest.skip("no checkout of verl v0.9.0")
+    overrides = ("reward_model.reward_manager=dapo", "custom_reward_function.path=a.py", "data.train_batch_size=64")
+    given = {"reward.custom_reward_function.path": None}
+    judged = findings(script(given, overrides=overrides, sources=SourceTree.at(root, ("verl",))))
+    said = [(each.subject, each.refused, "set reward.custom" in each.fix) for each in judged if each.code == "unread"]
+    assert said == [("reward_model.reward_manager", False, False), ("custom_reward_function.path", False, True)]
 
 
 def test_a_strategy_that_neither_the_program_nor_an_engine_knows_is_refused(

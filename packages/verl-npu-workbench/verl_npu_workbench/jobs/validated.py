@@ -6,7 +6,9 @@ it continues from a checkpoint, the way its workers are built, and the way they 
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -310,3 +312,34 @@ def non_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:
         for name in texts:
             if types.get(name.rpartition(".")[2]) in _NUMBERS and math.isnan(settings.number(name, math.nan)):
                 yield name
+
+
+def other_readers(section: str, program: str, tree: SourceTree) -> list[str]:
+    """Return the programs of verl that read a section of the configuration, if only programs other than `program` do.
+    Otherwise, or if a program may call the code that reads it, return an empty list."""
+    found: set[str] = set()
+    reads = re.compile(rf"\bconfig(\.|\.get\(['\"]|\[['\"]|, ['\"]){re.escape(section)}\b")
+    for module in tree.modules_with(("verl",), (section,)):
+        parsed = tree.parse(module) if reads.search((tree.read(module) or b"").decode(errors="replace")) else None
+        for node in parsed.body if parsed is not None else ():
+            for each in _users(module, node, tree) if reads.search(ast.unparse(node)) else ():
+                if each == program or not _is_program(each, tree):
+                    return []
+                found.add(each)
+    return sorted(found)
+
+
+def _users(module: str, node: ast.stmt, tree: SourceTree) -> Iterator[str]:
+    """Yield the modules that run a statement of `module`. A function is run by the modules that name it."""
+    if not isinstance(node, ast.FunctionDef) or _is_program(module, tree):
+        yield module
+        return
+    for each in tree.modules_with(("verl",), (node.name,)):
+        # A package only passes it on, and the function's own module defines it.
+        named = re.findall(rf"\b{node.name}\b".encode(), tree.read(each) or b"")
+        if not tree.is_package(each) and named[each == module :]:
+            yield each
+
+
+def _is_program(module: str, tree: SourceTree) -> bool:
+    return b"@hydra.main" in (tree.read(module) or b"")
