@@ -224,6 +224,15 @@ def test_a_registry_is_read_apart_from_the_function_that_asks(tree: SourceTree, 
     assert said == ["another"]
 
 
+def test_a_registry_that_a_condition_may_read_is_not_changed(tree: SourceTree, tmp_path: Path) -> None:
+    reads = "    if elsewhere.known():\n        print(Registry._parts.items())"
+    asks = (
+        f"import elsewhere\nfrom .parts import Registry\n\ndef ask(name):\n{reads}\n    assert name in Registry._parts"
+    )
+    (tmp_path / "verl" / "asks.py").write_text(asks)
+    assert list(refused(Target("verl.asks", "ask"), ["another"], tree)) == ["name in Registry._parts"]
+
+
 ENGINES = """
 class Engines:
     _engines = {}

@@ -327,7 +327,7 @@ class _Reading:
             match self._value_or_unknown(of, names):
                 case Object() as known:
                     self._forget_state(known, effects.attributes)
-                case dict() | list() as contents:
+                case dict() | list() as contents if not isinstance(contents, Registry):
                     spoil(contents)
         for name, use in effects.used:
             match names.get(name):
