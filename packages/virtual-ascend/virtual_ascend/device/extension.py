@@ -146,13 +146,13 @@ class Extension(Protocol):
     def is_phantom(self, tensor: torch.Tensor) -> bool: ...
     def is_phantom_address(self, data: int) -> bool: ...
 
-    def start_ledger(self, flops: float, bytes: float) -> None:
+    def start_ledger(self, flops: float, bytes: float, site: Callable[[], int] | None = None) -> None:
         """Start the ledger. `flops` and `bytes` are an NPU's peak operations per second and bytes per second."""
 
     def ledger_clock(self) -> int:
         """Return the number of allocations and frees so far. The ledger uses this number as its clock."""
 
-    def ledger_blocks(self) -> list[tuple[int, int, int, int]]:
+    def ledger_blocks(self) -> list[tuple[int, int, int, int, int]]:
         """Return, for each block, its size in bytes, its allocation time, its release time (0 if it is not released),
         and its holder. Holders are numbers that csrc/ledger.h defines."""
 
