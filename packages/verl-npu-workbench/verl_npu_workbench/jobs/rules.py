@@ -533,7 +533,7 @@ def _token_budget(script: Script) -> Iterator[Finding]:
     for refusal in refusals("token-budget", lambda _: pack([longest], budget), script):
         yield replace(
             refusal,
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if budget else Severity.ERROR,
             subject=key,
             why=_(
                 "a rank divides its sequences into {subject}, and the update fails if a single padded sequence "
