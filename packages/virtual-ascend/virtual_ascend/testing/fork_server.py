@@ -10,6 +10,8 @@ import array
 import ast
 import atexit
 import contextlib
+import gc
+import importlib
 import json
 import os
 import select
@@ -20,51 +22,53 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import STARTERS, end_with_parent
+from . import STARTERS, end_with_parent, environment
 
-__all__ = ["install"]
+__all__ = ["ForkServer", "install"]
 
 _EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "MALLOC_", "ATEN_")
 """Prefixes of variables that are read as Python starts or as torch is imported: too early for a forked program."""
 _LATE = ("PYTHONPATH", "TORCHINDUCTOR_")
 """Prefixes of variables that a forked program can change nevertheless. torch sets TORCHINDUCTOR_CACHE_DIR in a process
 that compiles."""
-_SERVE = "exec(__import__('virtual_ascend.testing.fork_server', fromlist=['serve']).serve({descriptor}))"
+_SERVE = "exec(__import__('virtual_ascend.testing.fork_server', fromlist=['serve']).serve({descriptor}, {modules!r}))"
 _HEADER = 8
 """Bytes of the length that precedes a request."""
 
 
-class _ForkServer:
-    """The process that has imported torch, and the connection to it."""
+class ForkServer:
+    """A process that has imported torch and some modules, and forks programs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str, python: str = sys.executable, **changes: str | None) -> None:
         self.starter = os.getpid()
-        # A program loads its device itself, because the device depends on the program's variables.
-        changes = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self.early = {**_early(env), "OMP_NUM_THREADS": "1"}
-        self.connection, theirs = socket.socketpair()
+        self.early = _early(environment())
+        self.environment = environment(**changes)
+        self._connection, theirs = socket.socketpair()
         with theirs:
             # It exits when the connection is closed. The system's signal at a parent's death would come when the
             # thread ends that started it.
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _SERVE.format(descriptor=theirs.fileno())],
-                env={**env, **changes},
+                [python, "-c", _SERVE.format(descriptor=theirs.fileno(), modules=modules)],
+                env=self.environment,
                 pass_fds=[theirs.fileno()],
             )
-        atexit.register(self.end)
+        atexit.register(self.close)
 
-    def end(self) -> None:
+    def start(self, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
+        """Fork a program, with its output in pipes."""
+        return _Program(self._connection, code, arguments, env)
+
+    def close(self) -> None:
         """End the fork server, unless this process is forked off the one that started it."""
         if os.getpid() == self.starter:
             # A process that was forked off this one may hold the connection, too.
             with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
-            self.connection.close()
+                self._connection.shutdown(socket.SHUT_RDWR)
+            self._connection.close()
             self.process.wait()
 
 
-_current: list[_ForkServer] = []
+_current: list[ForkServer] = []
 
 
 def install() -> None:
@@ -77,7 +81,7 @@ def start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subpro
     something before it imports torch, or changes variables that are read as early as that."""
     if not _imports_torch_first(code) or _early(env) != _fork_server().early:
         return None
-    return _Program(code, arguments, env)
+    return _fork_server().start(code, arguments, env)
 
 
 def _imports_torch_first(code: str) -> bool:
@@ -98,7 +102,8 @@ def _imports_torch_first(code: str) -> bool:
 class _Program(subprocess.Popen[str]):
     """A forked program. Its parent, which was forked off the fork server, reports the program's id and exit status."""
 
-    def __init__(self, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, server: socket.socket, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+        self._server = server
         self._code = code
         super().__init__(
             ["-c", *arguments],
@@ -115,7 +120,7 @@ class _Program(subprocess.Popen[str]):
         env, stdin, stdout, stderr = rest[4], rest[8], rest[11], rest[13]
         self._status, theirs = socket.socketpair()
         descriptors = array.array("i", [theirs.fileno(), stdin, stdout, stderr])
-        _fork_server().connection.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        self._server.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         for descriptor in (theirs.detach(), stdin, stdout, stderr):
             os.close(descriptor)
         request = json.dumps([args, self._code, dict(env), os.getcwd()]).encode()
@@ -145,10 +150,11 @@ class _Program(subprocess.Popen[str]):
         return self.returncode
 
 
-def _fork_server() -> _ForkServer:
+def _fork_server() -> ForkServer:
     """Return this process's fork server. It is started at the first call, and again if it died."""
     if not _current or _current[0].starter != os.getpid() or _current[0].process.poll() is not None:
-        _current[:] = [_ForkServer()]
+        # A program loads its device itself, because the device depends on the program's variables.
+        _current[:] = [ForkServer(PYTHONPATH=None, VIRTUAL_ASCEND=None, TORCH_DEVICE_BACKEND_AUTOLOAD="0")]
     return _current[0]
 
 
@@ -157,10 +163,15 @@ def _early(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_EARLY) and not name.startswith(_LATE)}
 
 
-def serve(descriptor: int) -> str:
-    """Import torch, and fork a process for each request. Return only in the process of a program, with its code."""
+def serve(descriptor: int, modules: Sequence[str]) -> str:
+    """Import torch and some modules, and fork a process for each request. Return only in a program's process, with its
+    code."""
     import torch
 
+    for module in modules:
+        importlib.import_module(module)
+    loaded = torch._is_device_backend_autoload_enabled()
+    gc.freeze()  # else a program that ends copies all of this process's memory
     requests = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the parents of programs
     while True:
@@ -173,8 +184,8 @@ def serve(descriptor: int) -> str:
             end_with_parent()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             code = _fork(*descriptors)
-            if torch._is_device_backend_autoload_enabled():
-                torch._import_device_backends()
+            if not loaded:
+                _load_devices()
             return code
         for each in descriptors:
             os.close(each)
@@ -201,10 +212,16 @@ def _fork(connection: int, *pipes: int) -> str:
     os.environ.update(env)
     sys.argv = argv
     sys.path[1:1] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "virtual_ascend"]:
-        del sys.modules[name]
-    # As virtual_ascend.pth does when Python starts.
+    return str(code)
+
+
+def _load_devices() -> None:
+    """Load the devices that the variables name, as virtual_ascend.pth does when Python starts, and then torch."""
+    import torch
     from virtual_ascend_entry import start as load
 
+    for name in [name for name in sys.modules if name.partition(".")[0] == "virtual_ascend"]:
+        del sys.modules[name]
     load()
-    return str(code)
+    if torch._is_device_backend_autoload_enabled():
+        torch._import_device_backends()
