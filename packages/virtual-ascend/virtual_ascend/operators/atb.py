@@ -179,22 +179,14 @@ def _npu_paged_attention_mla(
     Raises:
         RuntimeError: shapes or dtypes do not match.
     """
+    given = dict(locals())
+    del given["mla_vheadsize"]
     if not 0 < mla_vheadsize <= key_cache.shape[-1]:
         raise RuntimeError(
             f"_npu_paged_attention_mla: mla_vheadsize={mla_vheadsize} is out of range for keys of the size "
             f"{key_cache.shape[-1]}"
         )
-    _npu_paged_attention(
-        query,
-        key_cache,
-        key_cache[..., :mla_vheadsize],
-        num_kv_heads,
-        num_heads,
-        scale_value,
-        block_table,
-        context_lens,
-        out,
-    )
+    _npu_paged_attention(**given, value_cache=key_cache[..., :mla_vheadsize])
 
 
 def _npu_paged_attention_splitfuse(
@@ -382,8 +374,8 @@ OPERATORS: Mapping[str, Callable[..., object]] = {
             inference.npu_ring_mla,
         )
     },
-    "npu_paged_cache_load.out": inference.npu_paged_cache_load_out,
-    "npu_ring_mla.out": inference.npu_ring_mla_out,
+    "npu_paged_cache_load.out": inference.npu_paged_cache_load,
+    "npu_ring_mla.out": inference.npu_ring_mla,
 }
 """The implemented operators, by their names and overloads."""
 
