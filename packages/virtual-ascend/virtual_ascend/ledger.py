@@ -11,22 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .device.extension import extension, is_loaded
-from .hccl.backend import be_alone
-
-__all__ = [
-    "Block",
-    "Message",
-    "Work",
-    "add_work",
-    "be_alone",
-    "blocks",
-    "clock",
-    "groups",
-    "mark",
-    "phantom_bytes",
-    "start",
-    "take",
-]
+from .hccl.backend import be_alone as be_alone
 
 
 class Block(NamedTuple):

@@ -15,8 +15,6 @@ from verl_npu.language import gettext as _
 
 from ..processes import own_python
 
-__all__ = ["Difference", "as_json", "differences", "examine_nodes", "read"]
-
 PATIENCE = 900.0
 """The time limit in seconds for all nodes together. The nodes are examined in parallel."""
 

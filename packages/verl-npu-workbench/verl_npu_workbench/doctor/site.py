@@ -33,21 +33,6 @@ from verl_npu.language import gettext as _
 
 from ..pins import SGLANG, VLLM, Claim, Component, Environment, Pin
 
-__all__ = [
-    "Answer",
-    "Holder",
-    "Judged",
-    "Level",
-    "Need",
-    "Npu",
-    "Package",
-    "Site",
-    "ask_npu_smi",
-    "distribution_url",
-    "installed_packages",
-    "parse_npu_smi",
-]
-
 
 class Level(enum.Enum):
     """The depth of an examination."""

@@ -13,8 +13,6 @@ from torch import Tensor
 from . import inference
 from .attention import How, attend, check_half
 
-__all__ = ["HOST", "OPERATORS"]
-
 _TEMPLATE = 128
 """The side of the mask that `_npu_flash_attention_qlens` repeats along the diagonal."""
 

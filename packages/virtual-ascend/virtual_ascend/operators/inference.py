@@ -36,24 +36,6 @@ from .attention import (
 from .gradient import without_formula
 from .schemas import renamed, with_signature_of
 
-__all__ = [
-    "_npu_fused_infer_attention_score_get_max_workspace",
-    "_npu_fused_infer_attention_score_v2_get_max_workspace",
-    "_npu_reshape_and_cache",
-    "_npu_reshape_and_cache_siso",
-    "npu_attention_update",
-    "npu_fused_infer_attention_score",
-    "npu_fused_infer_attention_score_out",
-    "npu_fused_infer_attention_score_v2",
-    "npu_fused_infer_attention_score_v2_out",
-    "npu_interleave_rope",
-    "npu_kv_rmsnorm_rope_cache",
-    "npu_paged_cache_load",
-    "npu_ring_mla",
-    "npu_scatter_pa_kv_cache",
-    "workspace_of",
-]
-
 
 def _npu_reshape_and_cache(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_indices: Tensor

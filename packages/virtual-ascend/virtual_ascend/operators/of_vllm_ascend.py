@@ -14,8 +14,6 @@ from ..device.extension import extension
 from . import schemas
 from .experts import moe_gating_top_k, npu_moe_init_routing_custom
 
-__all__ = ["OPERATORS", "SCHEMAS", "SINCE", "register"]
-
 OPERATORS: Mapping[str, Callable[..., object]] = {
     "moe_gating_top_k": moe_gating_top_k,
     "npu_moe_init_routing_custom": npu_moe_init_routing_custom,

@@ -23,23 +23,6 @@ from .devices import check_devices
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "RECORDED",
-    "RESTRICTIONS",
-    "Restriction",
-    "atb_of_version",
-    "by_name",
-    "of_operator",
-    "of_version",
-    "register",
-    "register_atb",
-    "register_own",
-    "register_plain",
-    "renamed",
-    "versions",
-    "with_signature_of",
-]
-
 Given = Mapping[str, object]
 TRACED = "npu_traced"
 """The namespace of the operators in an FX graph. FX would decompose operators of the namespace `npu`."""

@@ -24,8 +24,6 @@ from typing import Any
 
 from . import STARTERS, end_with_parent, environment
 
-__all__ = ["ForkServer", "install"]
-
 _EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "MALLOC_", "ATEN_")
 """Prefixes of variables that are read as Python starts or as torch is imported: too early for a forked program."""
 _LATE = ("PYTHONPATH", "TORCHINDUCTOR_")
