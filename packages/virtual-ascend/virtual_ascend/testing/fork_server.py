@@ -57,7 +57,7 @@ class ForkServer:
         return _Program(self._connection, code, arguments, env)
 
     def close(self) -> None:
-        """End the fork server, unless this process is forked off the one that started it."""
+        """End the fork server if this process started it. In a fork of this process, do nothing."""
         if os.getpid() == self.starter:
             # A process that was forked off this one may hold the connection, too.
             with contextlib.suppress(OSError):
@@ -70,13 +70,13 @@ _current: list[ForkServer] = []
 
 
 def install() -> None:
-    """From now on, fork the programs of `run` and `start_ranks`, except for programs that need a new process."""
+    """From now on, fork the programs that `run` and `start_ranks` start, except programs that need a new process."""
     STARTERS.append(start)
 
 
 def start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str] | None:
-    """Fork a program, with its output in pipes. Return None if the program needs a process of its own, because it does
-    something before it imports torch, or changes variables that are read as early as that."""
+    """Fork a program, with its output in pipes. Return None if the program needs its own process, because it does
+    something before it imports torch, or changes variables that are read when Python starts or torch is imported."""
     if not _imports_torch_first(code) or _early(env) != _fork_server().early:
         return None
     return _fork_server().start(code, arguments, env)
@@ -162,8 +162,8 @@ def _early(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def serve(descriptor: int, modules: Sequence[str]) -> str:
-    """Import torch and some modules, and fork a process for each request. Return only in a program's process, with its
-    code."""
+    """Import torch and some modules, and fork a process for each request. Return only in the forks, with the source
+    code to run."""
     import torch
 
     for module in modules:
