@@ -98,7 +98,7 @@ def _imports_torch_first(code: str) -> bool:
 
 
 class _Program(subprocess.Popen[str]):
-    """A forked program. Its parent, which was forked off the fork server, reports the program's id and exit status."""
+    """A forked program. The fork server reports the program's id and exit status."""
 
     def __init__(self, server: socket.socket, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
         self._server = server
@@ -127,7 +127,7 @@ class _Program(subprocess.Popen[str]):
         self.pid = int(self._line())
 
     def _line(self) -> bytes:
-        """Return the next line from the program's parent, or an empty line if the parent was killed."""
+        """Return the next line from the fork server, or an empty line if the fork server was killed."""
         line = b""
         while not line.endswith(b"\n") and (byte := self._status.recv(1)):
             line += byte
@@ -171,36 +171,46 @@ def serve(descriptor: int, modules: Sequence[str]) -> str:
     loaded = torch._is_device_backend_autoload_enabled()
     gc.freeze()  # else a program that ends copies all of this process's memory
     requests = socket.socket(fileno=descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the parents of programs
+    ended, wakeup = socket.socketpair()
+    wakeup.setblocking(False)
+    signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    clients: dict[int, socket.socket] = {}
     while True:
+        ready, _, _ = select.select([requests, ended], [], [])
+        if ended in ready:
+            ended.recv(4096)
+            while clients and (child := os.waitpid(-1, os.WNOHANG))[0]:
+                with clients.pop(child[0]) as client, contextlib.suppress(OSError):  # nobody may wait for it any more
+                    client.sendall(b"%d\n" % child[1])
+        if requests not in ready:
+            continue
         received, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(4 * array.array("i").itemsize))
         if not received:
             os._exit(0)
-        descriptors = array.array("i", ancillary[0][2])
-        if os.fork() == 0:
-            requests.close()
-            end_with_parent()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            code = _fork(*descriptors)
-            if not loaded:
-                _load_devices()
-            return code
-        for each in descriptors:
-            os.close(each)
-
-
-def _fork(connection: int, *pipes: int) -> str:
-    """Fork a program, report its id and its exit status, and exit. In the program's process, set up what a new process
-    of Python would have, and return the program's code."""
-    with socket.socket(fileno=connection) as client:
+        connection, *pipes = array.array("i", ancillary[0][2])
+        client = socket.socket(fileno=connection)
         size = int.from_bytes(client.recv(_HEADER, socket.MSG_WAITALL), "big")
-        argv, code, env, folder = json.loads(client.recv(size, socket.MSG_WAITALL))
-        if child := os.fork():
-            client.sendall(b"%d\n" % child)
+        request = json.loads(client.recv(size, socket.MSG_WAITALL))
+        if child_id := os.fork():
+            clients[child_id] = client
+            client.sendall(b"%d\n" % child_id)
             for pipe in pipes:
                 os.close(pipe)
-            client.sendall(b"%d\n" % os.waitpid(child, 0)[1])
-            os._exit(0)
+            continue
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (requests, ended, wakeup, client, *clients.values()):
+            each.close()
+        code = _become(request, pipes)
+        if not loaded:
+            _load_devices()
+        return code
+
+
+def _become(request: Sequence[Any], pipes: Sequence[int]) -> str:
+    """Set up what a new process of Python would have, and return the program's code."""
+    argv, code, env, folder = request
     end_with_parent()
     for number, pipe in enumerate(pipes):
         os.dup2(pipe, number)
