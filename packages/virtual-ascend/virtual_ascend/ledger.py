@@ -12,22 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .device.extension import extension, is_loaded
-from .hccl.backend import be_alone
-
-__all__ = [
-    "Block",
-    "Message",
-    "Work",
-    "add_work",
-    "be_alone",
-    "blocks",
-    "clock",
-    "groups",
-    "mark",
-    "phantom_bytes",
-    "start",
-    "take",
-]
+from .hccl.backend import be_alone as be_alone
 
 
 class Block(NamedTuple):

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from harness.pins import SMALL, Pin
 
-__all__ = ["AGREED", "Job", "Plan"]
-
 AGREED = r"\d+ processes agree on what is patched"
 """A line that verl-npu logs before the first step, after it has compared the processes of a job."""
 _UNUSED = ("fused_kernels", "linear_attention")

@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 
     from .contract import Contract
 
-__all__ = [
-    "DUMMY_FILE",
-    "SavedState",
-    "checked_repatch",
-    "on_behalf_of",
-    "own_functions_restored",
-    "plain_values",
-    "refuse_to_go_without_mindspeed",
-    "remove_placeholder_modules",
-    "repatch",
-    "without_lazy_aliases",
-]
-
 Patches = Mapping[str, tuple[str, ...]]
 Repatch: TypeAlias = "Callable[[Mapping[str, object]], object]"
 """The type of MindSpeed's `repatch`."""

@@ -19,21 +19,6 @@ from ...errors import CommandError
 if TYPE_CHECKING:
     from .contract import Contract
 
-__all__ = [
-    "GROUPS_NOT_READ",
-    "OVERRIDE",
-    "SECTION_KEYS",
-    "Engine",
-    "Known",
-    "Request",
-    "Unexpanded",
-    "UnknownValueError",
-    "effective",
-    "not_judged",
-    "requests",
-    "unexpanded",
-]
-
 OVERRIDE = "VERL_NPU_DISABLE=megatron"
 """The setting that prevents verl-npu from changing MindSpeed."""
 

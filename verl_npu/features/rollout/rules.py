@@ -24,21 +24,11 @@ from ...registry.source.tree import SourceTree, Target
 from ...reporting import warn
 from ..configuration import Section
 from . import data_parallel
-from .argument_rules import sizes_in_one_word, unknown_arguments, unread_arguments
+from .argument_rules import sizes_in_one_word as sizes_in_one_word
+from .argument_rules import unknown_arguments, unread_arguments
 from .engine_versions import unfit_releases
 from .findings import refusal, remark
 from .rl_mode import additional_config, wrong_rl_config
-
-__all__ = [
-    "RULES",
-    "check",
-    "expandable_segments",
-    "refuse",
-    "sizes_in_one_word",
-    "sleep_mode_overrides",
-    "sleep_mode_overrides_of",
-    "unread_parallelism",
-]
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _MODEL = "actor_rollout_ref.model"

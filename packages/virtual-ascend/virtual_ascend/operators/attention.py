@@ -23,36 +23,6 @@ from torch.nn import functional
 
 from .fused import Result, flops_of, fused, is_fusible
 
-__all__ = [
-    "TEMPLATE",
-    "UNBOUNDED",
-    "How",
-    "Layout",
-    "Rule",
-    "SparseMode",
-    "attend",
-    "by_head",
-    "cache_lengths",
-    "cached",
-    "check",
-    "check_half",
-    "check_heads",
-    "check_prefix",
-    "dense",
-    "from_head",
-    "joined",
-    "layout_of",
-    "layouts",
-    "npu_fusion_attention",
-    "register",
-    "rule_of",
-    "scaled_dot_product_attention",
-    "sequences",
-    "sequences_of",
-    "through",
-    "wider",
-]
-
 UNBOUNDED = 2147483647
 TEMPLATE = 2048  # the side of the mask of compressed modes
 

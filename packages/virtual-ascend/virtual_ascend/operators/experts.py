@@ -15,6 +15,7 @@ torch_npu-npu_grouped_matmul_add_.md.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -261,7 +262,8 @@ def npu_moe_init_routing(
     return rows, places, experts
 
 
-def npu_moe_init_routing_v2(
+def _init_routing(
+    name: str,
     x: Tensor,
     expert_idx: Tensor,
     *,
@@ -297,55 +299,6 @@ def npu_moe_init_routing_v2(
         RuntimeError: the shapes do not match, `active_expert_range` is invalid, or the backward pass is run.
         NotImplementedError: quantization or drop_pad_mode 1 is requested.
     """
-    given = dict(locals())
-    return _sorted_by_expert("npu_moe_init_routing_v2", **given)
-
-
-def npu_moe_init_routing_custom(
-    x: Tensor,
-    expert_idx: Tensor,
-    *,
-    scale: Tensor | None = None,
-    offset: Tensor | None = None,
-    active_num: int = -1,
-    expert_capacity: int = -1,
-    expert_num: int = -1,
-    drop_pad_mode: int = 0,
-    expert_tokens_num_type: int = 0,
-    expert_tokens_num_flag: bool = False,
-    quant_mode: int = 0,
-    active_expert_range: Sequence[int] = (),
-    row_idx_type: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """vllm-ascend's own version of `npu_moe_init_routing_v2` (csrc/moe/moe_init_routing_custom, v0.13.0 to v0.23.0).
-
-    The default arguments request quantization, which is not implemented here. Pass quant_mode=-1.
-
-    Raises:
-        RuntimeError: the shapes do not match, `active_expert_range` is invalid, or the backward pass is run.
-        NotImplementedError: quantization or drop_pad_mode 1 is requested.
-    """
-    given = dict(locals())
-    return _sorted_by_expert("npu_moe_init_routing_custom", **given)
-
-
-def _sorted_by_expert(
-    name: str,
-    x: Tensor,
-    expert_idx: Tensor,
-    *,
-    scale: Tensor | None,
-    offset: Tensor | None,
-    active_num: int,
-    expert_capacity: int,
-    expert_num: int,
-    drop_pad_mode: int,
-    expert_tokens_num_type: int,
-    expert_tokens_num_flag: bool,
-    quant_mode: int,
-    active_expert_range: Sequence[int],
-    row_idx_type: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # Only drop_pad_mode 1 uses expert_capacity.
     if quant_mode != -1 or offset is not None:
         raise _unwritten(name, f"quantization (quant_mode={quant_mode})")
@@ -366,6 +319,13 @@ def _sorted_by_expert(
 
     rows, places, counts, scales_of_rows = without_formula(name, (x,), compute)
     return rows, places, counts, scales_of_rows
+
+
+npu_moe_init_routing_v2 = functools.partial(_init_routing, "npu_moe_init_routing_v2")
+npu_moe_init_routing_custom = functools.partial(_init_routing, "npu_moe_init_routing_custom", quant_mode=0)
+"""vllm-ascend's own version of `npu_moe_init_routing_v2` (csrc/moe/moe_init_routing_custom, v0.13.0 to v0.23.0).
+
+The default arguments request quantization, which is not implemented here. Pass quant_mode=-1."""
 
 
 def _unwritten(name: str, what: str) -> NotImplementedError:

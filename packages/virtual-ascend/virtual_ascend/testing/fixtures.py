@@ -15,8 +15,6 @@ from .. import load
 from ..variables import NPUS, VISIBLE_DEVICES
 from . import NPUS_OF_A_TEST, NoWheelError, install_torch_npu, run
 
-__all__ = ["Run", "npu", "python", "torch_npu"]
-
 Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
 
 

@@ -17,8 +17,6 @@ from .layout import Layout, layouts_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Reader", "moved", "readers", "remember", "remembered"]
-
 Operand: TypeAlias = "tuple[str, int, list[int], list[int], str]"
 """An input tensor of a task in a graph: its name in the task, its address, shape, strides, and dtype."""
 Task: TypeAlias = "tuple[str, list[Operand]]"

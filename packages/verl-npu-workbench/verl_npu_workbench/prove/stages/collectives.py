@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..corpus import Kind, Observation
+from ..corpus import Key, Kind, Observation
 from ..record import NotPossible, Wrong
 from . import ranks
 from .ranks import Rank
@@ -56,7 +56,7 @@ def _right(setup: Setup, size: int) -> str | tuple[str, dict[str, float]]:
     fastest = 0.0
     for name, length, seconds in messages if isinstance(messages, list) else ():
         figures = {"seconds": float(seconds), "bytes": float(length), "ranks": float(size)}
-        seen = Observation(kind=Kind.MESSAGE, name=str(name), case=f"{length} B, {size} NPUs", figures=figures)
+        seen = Observation(key=Key(Kind.MESSAGE, str(name), f"{length} B, {size} NPUs"), figures=figures)
         setup.record.observe(seen)
         fastest = max(fastest, float(length) / float(seconds) / 1e9)
     return f"{facts['compared']} results of {facts['collectives']} collectives", {"GB/s at most": fastest}
