@@ -12,7 +12,7 @@ from verl_npu.registry.source.definition import NAMED
 from verl_npu.registry.source.tree import Target
 
 MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
-HARMLESS = ("callable", "getattr", "hasattr", "isinstance", "issubclass", "len", "type")
+HARMLESS = ("callable", "hasattr", "isinstance", "issubclass", "len", "type")
 """Built-in functions that change nothing, and whose results no other code keeps."""
 MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(MUTATING).encode()
 
@@ -112,13 +112,9 @@ def effects_of(node: ast.AST) -> Effects:
         called=parts,
         used=used,
         bound=[*set_ones, *bound],
-        attributes=read_attributes(node),
+        attributes=frozenset(each.attr for each in inside if isinstance(each, ast.Attribute)),
         leaves=frozenset(leaving(node)),
     )
-
-
-def read_attributes(node: ast.AST) -> frozenset[str]:
-    return frozenset(each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute))
 
 
 def stored_parts(module: ast.Module | None) -> frozenset[str]:
