@@ -337,7 +337,7 @@ class _Reading:
                     names[name] = UNKNOWN
                     self._forget(inner, names)
                 case Object() as known if use is not Use.PASSED:
-                    self._forget_state(known, effects.attributes)
+                    self._forget_state(known, effects.attributes, use is Use.CALLED)
                 case Object() | dict() | list() if use is not Use.READ:
                     self._change(name, names)
         for each in effects.bound:
@@ -361,10 +361,10 @@ class _Reading:
         elif isinstance(known, Section):
             names[name] = UNKNOWN
 
-    def _forget_state(self, changed: Object, methods: frozenset[str]) -> None:
+    def _forget_state(self, changed: Object, methods: frozenset[str], called: bool = True) -> None:
         """Mark as unknown the attributes of an object, or the parts of them, that some of its methods may have
-        changed."""
-        texts = self._changes(changed.of, methods)
+        changed. If `called` is False, only properties and methods that are passed on may have changed them."""
+        texts = self._changes(changed.of, methods, called)
         if texts is None:
             changed.attributes.clear()
             return
@@ -377,17 +377,17 @@ class _Reading:
                     value.attributes[part.partition(".")[0]] = UNKNOWN
                 else:
                     changed.attributes.pop(name, None)
-            if not isinstance(value, Section | Object | str | int | None):
+            if called and not isinstance(value, Section | Object | str | int | float | None):
                 changed.attributes.pop(name, None)
 
-    def _changes(self, of: Target, methods: frozenset[str]) -> Sequence[str] | None:
+    def _changes(self, of: Target, methods: frozenset[str], called: bool) -> Sequence[str] | None:
         """Return the source text of the expressions that methods of a class, or the methods that these call, change.
         Return None if they may change any attribute of their object."""
 
         def find() -> list[str] | None:
             line = self._resolution_order(of)
             reached, more, found = frozenset[str](), methods, list[str]()
-            if any(None in self._direct_bases(each) for each in line):
+            if called and any(None in self._direct_bases(each) for each in line):
                 # A method that is not read may call all others.
                 inside = (each for place in line for node in self._definitions(place) for each in node.body)
                 more |= {each.name for each in inside if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
@@ -406,7 +406,7 @@ class _Reading:
                         return None
             return found
 
-        return self.tree.recall(("changes", of, methods), find)
+        return self.tree.recall(("changes", of, methods, called), find)
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         match target:

@@ -100,7 +100,15 @@ def effects_of(node: ast.AST) -> Effects:
     calls = [each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get"]
     parts = [each.value for each in calls if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Attribute)]
     called = {id(part) for each in calls for part in ast.walk(each)}
-    asking = (each for each in inside if isinstance(each, ast.Call) and getattr(each.func, "id", "") in HARMLESS)
+    # A method of upstream's configurations returns an attribute by its name.
+    returned = {id(each.value) for each in inside if isinstance(each, ast.Return)}
+    asking = (
+        each
+        for each in inside
+        if isinstance(each, ast.Call)
+        and (name := getattr(each.func, "id", ""))
+        and (name in HARMLESS or (name == "getattr" and id(each) in returned))
+    )
     owning |= {id(argument) for each in asking for argument in each.args}
     used = [
         (each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ)
@@ -112,7 +120,11 @@ def effects_of(node: ast.AST) -> Effects:
         called=parts,
         used=used,
         bound=[*set_ones, *bound],
-        attributes=frozenset(each.attr for each in inside if isinstance(each, ast.Attribute)),
+        attributes=frozenset(
+            each.attr
+            for each in inside
+            if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") != "object"
+        ),
         leaves=frozenset(leaving(node)),
     )
 
