@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -81,6 +83,25 @@ def test_a_fork_server_with_modules_has_imported_them_and_its_device() -> None:
     with closing(ForkServer("wave", VIRTUAL_ASCEND="3")) as server:
         done = server.start(code, (), server.environment)
         assert done.communicate() == ("True True 3\n", "")
+
+
+def test_programs_that_end_do_not_cut_a_request_short() -> None:
+    code = f"import torch; print('done')  # {'x' * 4_000_000}"
+    with closing(ForkServer()) as server:
+        server.start("import torch", (), server.environment).communicate()
+        stopped = threading.Event()
+
+        def signal_ends() -> None:
+            while not stopped.is_set():
+                os.kill(server.process.pid, signal.SIGCHLD)
+
+        thread = threading.Thread(target=signal_ends)
+        thread.start()
+        try:
+            assert server.start(code, (), server.environment).communicate() == ("done\n", "")
+        finally:
+            stopped.set()
+            thread.join()
 
 
 def test_a_variable_that_was_set_since_the_fork_server_started_gets_a_new_process(

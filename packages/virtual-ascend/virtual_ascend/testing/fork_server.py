@@ -190,8 +190,9 @@ def serve(descriptor: int, modules: Sequence[str]) -> str:
             os._exit(0)
         connection, *pipes = array.array("i", ancillary[0][2])
         client = socket.socket(fileno=connection)
-        size = int.from_bytes(client.recv(_HEADER, socket.MSG_WAITALL), "big")
-        request = json.loads(client.recv(size, socket.MSG_WAITALL))
+        with client.makefile("rb") as stream:  # a signal cuts even a recv with MSG_WAITALL short
+            size = int.from_bytes(stream.read(_HEADER), "big")
+            request = json.loads(stream.read(size))
         if child_id := os.fork():
             clients[child_id] = client
             client.sendall(b"%d\n" % child_id)
