@@ -34,8 +34,7 @@ class Fault:
     dtype: torch.dtype = torch.float32
     changes: Mapping[str, object] = field(default_factory=dict)
     """Changes of the right model's configuration."""
-    sampling: Sampling | None = None
-    temperature: float = 1.0
+    sampling: Sampling = Sampling()
 
 
 FAULTS: list[Fault] = []
@@ -43,12 +42,12 @@ FAULTS: list[Fault] = []
 
 def found(fault: Fault) -> Comparison:
     model = make(fault.kind, fault.dtype, **fault.changes)
-    right = record(model, BATCH, fault.temperature)
+    right = record(model, BATCH, fault.sampling.temperature)
     torch.manual_seed(2)
     seeded = fault.seed(copy.deepcopy(model))
     faulty, reruns = seeded if isinstance(seeded, tuple) else (seeded, {})
     sides = (right, faulty) if fault.side is Side.ENGINE else (faulty, right)
-    return compare(model, *sides, fault.sampling, reruns, fault.temperature)
+    return compare(model, *sides, fault.sampling, reruns)
 
 
 def fault(name: str, kind: str, operator: str, reason: Reason, **more: Any) -> Callable[[Any], Any]:
@@ -433,7 +432,7 @@ def own_labels(model: Any) -> Recording:
     return Recording(made.batch, made.dtype, values)
 
 
-fault("log-probabilities without temperature", "qwen2", "logprobs", R.TEMPERATURE, temperature=0.7)(
+fault("log-probabilities without temperature", "qwen2", "logprobs", R.TEMPERATURE, sampling=Sampling(0.7))(
     lambda model: answer(model)
 )
 fault("log-probabilities at another temperature", "qwen3", "logprobs", R.TEMPERATURE, dtype=torch.bfloat16)(

@@ -61,7 +61,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The engine's sampling settings."""
+    """The sampling settings. The trainer has the same temperature."""
 
     temperature: float = 1.0
     top_k: int = -1
@@ -99,8 +99,8 @@ def cause_of(
     judgement: Judgement,
     recording: Recording,
     pair: Pair,
-    sampling: Sampling | None = None,
-    reruns: Mapping[Reason, Recording] | None = None,
+    sampling: Sampling,
+    reruns: Mapping[Reason, Recording] | None,
 ) -> Cause | None:
     """Return the cause of an operator's error, or None if no tested cause explains the error.
 
@@ -110,7 +110,7 @@ def cause_of(
         if not judge_one(judgement.operator, again, pair.on(again.batch)).is_bad:
             said = _("without {reason}, this operator is as expected").format(reason=reason.value)
             return Cause(reason, said)
-    search = _Search(judgement, recording, pair, sampling or Sampling())
+    search = _Search(judgement, recording, pair, sampling)
     for candidates in _CANDIDATES.get(judgement.operator.kind, (_weights,)):
         for cause in candidates(search):
             with exchanged(cause.edit, *pair):

@@ -29,6 +29,12 @@ _RECORDED = re.compile(
     r"layers\.\d+\.(\w+norm|self_attn|mlp|self_attn\.(\w+norm|\w+_proj\w*|attn)|mlp\.(\w+_proj|gate)|"
     r"linear_attn(\.\w+_proj\w*)?)"
 )
+OF_KEYS = re.compile(r".*(\.key|\.value|k_norm:(in|out)|[kv]_proj:out)")
+"""The values that have key heads."""
+SHARDED = re.compile(
+    rf"{OF_KEYS.pattern}|.*(\.query|\.attention|\bq_norm:(in|out)|(q|q_b|gate|up)_proj:out|(o|out|down)_proj:in)"
+)
+"""The values of which each rank of a tensor-parallel group has some features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +52,11 @@ class Batch:
 
     def answers(self) -> list[Place]:
         """Return the places where a model predicts a token of a response."""
-        return [
-            (row, at)
-            for row, (tokens, prompt) in enumerate(zip(self.tokens, self.prompts, strict=True))
-            for at in range(prompt - 1, len(tokens) - 1)
-        ]
+        return [(row, at) for row, at in self.places() if at >= self.prompts[row] - 1]
 
     def answer_rows(self) -> torch.Tensor:
         """For each place in `answers`, return the index of the place in the list `places`."""
-        rows = {place: row for row, place in enumerate(self.places())}
-        return torch.tensor([rows[place] for place in self.answers()])
+        return torch.tensor([index for index, (row, at) in enumerate(self.places()) if at >= self.prompts[row] - 1])
 
     def inputs(self) -> torch.Tensor:
         """Return the input tokens at the places in `places`."""

@@ -7,7 +7,6 @@ only the outputs.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,13 +20,9 @@ from verl_npu.features.weight_sync.engines.replayed import Substitute, in_place_
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from . import ANSWERS, ASK
-from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded, weights_of
+from .recording import LOGPROBS, OF_KEYS, SHARDED, Batch, Place, Recorder, Recording, recorded, weights_of
 
 _RUN = "execute_model"
-_OF_KEYS = re.compile(r".*(\.key|\.value|[kv]_proj:out)")
-"""The values that have key heads."""
-_SHARDED = re.compile(rf"{_OF_KEYS.pattern}|.*(\.query|\.attention|(q|q_b|gate|up)_proj:out|(o|out|down)_proj:in)")
-"""The values of which each rank of a tensor-parallel group has a part."""
 
 
 class LayerRecorder:
@@ -156,10 +151,10 @@ def read(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
 
 
 def _merged(parts: Sequence[torch.Tensor], name: str, kv_heads: int) -> torch.Tensor:
-    if not _SHARDED.fullmatch(name):
+    if not SHARDED.fullmatch(name):
         return parts[0]
     # Several ranks hold the same key head if there are fewer heads than ranks.
-    step = max(1, len(parts) // kv_heads) if _OF_KEYS.fullmatch(name) else 1
+    step = max(1, len(parts) // kv_heads) if OF_KEYS.fullmatch(name) else 1
     return torch.cat(list(parts[::step]), dim=-1)
 
 
