@@ -34,7 +34,7 @@ class Fault:
     dtype: torch.dtype = torch.float32
     changes: Mapping[str, object] = field(default_factory=dict)
     """Changes of the right model's configuration."""
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 FAULTS: list[Fault] = []

@@ -113,7 +113,8 @@ def compare(
     for side, recording in recordings.items():
         batch, dtype = recording.batch, recording.dtype
         if dtype not in pairs:
-            pairs[dtype] = Pair(*(Reference(model, batch, each, sampling.temperature) for each in (torch.float64, dtype)))
+            made = (Reference(model, batch, each, sampling.temperature) for each in (torch.float64, dtype))
+            pairs[dtype] = Pair(*made)
         pair = pairs[dtype].on(batch)
         found = list(judge(recording, pair))
         if not found:

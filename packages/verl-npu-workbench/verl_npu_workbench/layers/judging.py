@@ -83,6 +83,10 @@ class Pair(NamedTuple):
         return Pair(*(each.on(batch) for each in self))
 
 
+_KNOWN = {Kind.MODEL: "norm:in", Kind.FUSED: f"{HEAD}:out"}
+"""Values that make operators with more than one module superfluous."""
+
+
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     """Judge each operator whose inputs and outputs were recorded, in the order in which the operators run.
 
@@ -97,11 +101,8 @@ def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     for operator in seen:
         if operator.kind in (Kind.BLOCK, Kind.MLP) and not any(name.startswith(operator.name) for name in missing):
             continue
-        if operator.kind is Kind.MODEL and "norm:in" in values:
-            continue
-        if operator.kind is Kind.FUSED and f"{HEAD}:out" in values:
-            continue
-        yield judge_one(operator, recording, pair)
+        if _KNOWN.get(operator.kind) not in values:
+            yield judge_one(operator, recording, pair)
 
 
 def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement:

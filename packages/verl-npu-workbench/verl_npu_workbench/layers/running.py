@@ -56,11 +56,8 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "") -> 
     path = Path(settings.text(PATH)).expanduser()
     if not (path / "config.json").is_file() or not [*path.glob("*.safetensors")]:
         made = chosen_architecture(settings, architecture)
-        notes.append(
-            _("the model {path}: a small random model takes its place ({name}, {layers} layers)").format(
-                path=settings.text(PATH), name=made.name, layers=_LAYERS
-            )
-        )
+        note = _("the model {path}: a small random model takes its place ({name}, {layers} layers)")
+        notes.append(note.format(path=settings.text(PATH), name=made.name, layers=_LAYERS))
         _check_supported(made.name)
         path = small_model_of(made, _LAYERS, models)
     else:
