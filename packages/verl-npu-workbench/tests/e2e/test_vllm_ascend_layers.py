@@ -56,10 +56,12 @@ def test_text_of_a_model_with_pictures_is_as_expected(later: str, parallel: int,
     assert found["first"] is None
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("kind", "parallel"), [("qwen2", 1), ("qwen3", 1), ("qwen3", 2), ("qwen3_moe", 2), ("qwen3_moe_ep", 2)]
+)
 @pytest.mark.parametrize("release", RELEASES)
-def test_its_graphs_are_as_expected(release: str, kind: str, tmp_path: Path) -> None:
-    found = said(python(release), tmp_path, kind, "bfloat16", 1, "none", GRAPHS)
+def test_its_graphs_are_as_expected(release: str, kind: str, parallel: int, tmp_path: Path) -> None:
+    found = said(python(release), tmp_path, kind, "bfloat16", parallel, "none", GRAPHS)
     assert found["first"] is None
     names = [each["operator"] for each in found["sides"]["engine with graphs"]["operators"]]
     assert names == ["layers", "lm_head", "logprobs"]

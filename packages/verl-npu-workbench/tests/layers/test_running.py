@@ -197,8 +197,9 @@ def test_the_answers_are_written_after_the_recordings(tmp_path: Path, monkeypatc
     assert not (tmp_path / "answers.json").exists()
 
 
-@pytest.mark.parametrize("name", ["layers.0.linear_attn.out_proj:in", "layers.0.self_attn.o_proj:in"])
+@pytest.mark.parametrize("name", ["linear_attn.out_proj:in", "self_attn.o_proj:in", "self_attn.q_norm:out"])
 def test_the_parts_of_all_ranks_are_joined_in_their_order(name: str, tmp_path: Path) -> None:
+    name = f"layers.0.{name}"
     for rank in range(11):
         torch.save({"values": {name: torch.tensor([[rank]])}, "weights": {}}, tmp_path / f"rank-{rank}.pt")
     (tmp_path / "answers.json").write_text(json.dumps({"tokens": [[1, 2]], "prompts": [1], "logprobs": [0.0]}))
