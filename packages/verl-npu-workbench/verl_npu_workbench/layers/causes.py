@@ -458,9 +458,8 @@ def _fitted(search: _Search) -> Iterator[Cause]:
     name, module = search.operator.module, search.module
     given, made = (search.recording.values[f"{name}:{each}"].double() for each in ("in", "out"))
     # With as many features as tokens, some weight fits any outputs.
-    if len(given) < 1.1 * given.shape[1] or search.judgement.verdict is not Verdict.DIFFERENT:
-        return
-    if not bool(given.isfinite().all() and made.isfinite().all()):
+    fits_any = len(given) < 1.1 * given.shape[1] or search.judgement.verdict is not Verdict.DIFFERENT
+    if fits_any or not bool(given.isfinite().all() and made.isfinite().all()):
         return
     bias = getattr(module, "bias", None)
     weight = torch.linalg.lstsq(given, made if bias is None else made - bias).solution.T

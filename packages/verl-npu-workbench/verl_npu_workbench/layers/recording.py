@@ -20,6 +20,7 @@ from verl_npu.features.weight_sync.engines.layout import kinds_of, sections_of
 
 Place: TypeAlias = tuple[int, int]
 """The number of a sequence, and a position in it."""
+Held: TypeAlias = Callable[[str], torch.Tensor | None]
 
 QUERY, KEY, VALUE, ATTENTION = "query", "key", "value", "attention"
 """The values of a layer's attention: queries and keys after the rotary embedding, and its output before o_proj."""
@@ -75,7 +76,7 @@ class Recording:
     batch: Batch
     dtype: torch.dtype
     values: Mapping[str, torch.Tensor]
-    held: Callable[[str], torch.Tensor | None] = field(default=lambda name: None)
+    held: Held = field(default=lambda name: None)
     """Returns the side's own weight under transformers' name; None if it cannot be read."""
 
     def together(self, names: Sequence[str]) -> torch.Tensor:
@@ -129,9 +130,7 @@ class Recorder:
         rows = value.detach().reshape(lead, -1)[: len(places)].to("cpu", copy=True)
         self.taken[name].append((places, rows))
 
-    def recording(
-        self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
-    ) -> Recording:
+    def recording(self, batch: Batch, dtype: torch.dtype, held: Held = lambda name: None) -> Recording:
         """Return the values that were recorded at all places of the batch. For the head's outputs and the
         log-probabilities, the places in `batch.answers()` are sufficient."""
 
@@ -259,7 +258,7 @@ def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
         yield functions.ALL_ATTENTION_FUNCTIONS, implementation
 
 
-def weights_of(model: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Callable[[str], torch.Tensor | None]:
+def weights_of(model: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Held:
     """Return a function that finds a weight of a transformers model, or one of these weights. The function takes the
     weight's name relative to the decoder, or the name of the head's weight."""
     prefix = prefix_of(model)
