@@ -67,7 +67,7 @@ def repatch_again(owner: object) -> None:
 def give_mindspeed_the_actors_or_refs_overrides(
     original: Callable[..., None], worker: object, config: Section, role: str, *args: object, **kwargs: object
 ) -> None:
-    """Construct the worker while the overrides of its role are applied."""
+    """Construct the worker with the overrides of the worker's role applied."""
     request = request_of(role, config.ref.megatron if role == "ref" else config.actor.megatron)
     if role == "actor_rollout_ref":
         _refuse_other_reference(request, config)

@@ -132,7 +132,7 @@ def main(folder: Path) -> None:
 
 
 def read(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
-    """Combine the recordings of all ranks. The weights have the names of a model of transformers."""
+    """Combine the recordings of all ranks. The weights have the names that transformers uses for this model."""
     answered, kv_heads = json.loads((folder / ANSWERS).read_text()), model.config.get_text_config().num_key_value_heads
     ranks = [torch.load(folder / f"rank-{rank}.pt") for rank in range(len([*folder.glob("rank-*.pt")]))]
     values = {name: _merged([each["values"][name] for each in ranks], name, kv_heads) for name in ranks[0]["values"]}
