@@ -118,6 +118,16 @@ def test_a_model_with_linear_attention_has_no_chunks(path: Path, monkeypatch: py
     assert not uncached["enable_prefix_caching"]
 
 
+def test_a_model_with_pictures_takes_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With none, vllm-ascend 0.11.0's runner lacks is_mm_embed, which it reads for each such model."""
+    config = {"model_type": "qwen2_5_vl", "text_config": {"vocab_size": 50}, "vision_config": {}}
+    (path / "config.json").write_text(json.dumps(config))
+    programs = Programs([GOOD])
+    compared(path, programs, monkeypatch, enforce_eager=True)
+    ((_, engine),) = programs.engines
+    assert engine["limit_mm_per_prompt"]["image"] == 1
+
+
 def test_the_engine_has_the_settings_of_the_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs, key = Programs([GOOD]), "engine_kwargs.vllm"
     more = {f"{key}.compilation_config.cudagraph_mode": "PIECEWISE", f"{key}.additional_config.a.b": 1}

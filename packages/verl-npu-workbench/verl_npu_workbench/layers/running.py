@@ -198,7 +198,8 @@ def _asked(
         "enforce_eager": True,
         # A model with pictures has a processor, which needs the tokenizer also for text.
         "skip_tokenizer_init": not pictures,
-        **({"limit_mm_per_prompt": {"image": 0, "video": 0}} if pictures else {}),
+        # vllm-ascend 0.11.0 fails if such a model takes no picture at all.
+        **({"limit_mm_per_prompt": {"image": 1, "video": 0}} if pictures else {}),
         "max_model_len": _LONGEST,
         "max_num_batched_tokens": _CHUNK if divided else _WHOLE,
         "max_num_seqs": len(_LENGTHS),
