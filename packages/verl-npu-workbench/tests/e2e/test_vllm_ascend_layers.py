@@ -62,6 +62,7 @@ def test_text_of_a_model_with_pictures_is_as_expected(
         monkeypatch.setenv("PYTHONPATH", os.environ["VERL_NPU_VLLM_ASCEND_TESTS"])
     found = said(python(release), tmp_path, "qwen2_5_vl", "bfloat16", parallel)
     assert found["first"] is None
+    assert len(found["sides"]["engine"]["operators"]) == OPERATORS["qwen2"]
 
 
 @pytest.mark.parametrize(

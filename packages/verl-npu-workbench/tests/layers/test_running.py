@@ -14,6 +14,7 @@ import pytest
 import torch
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.layers import EXCHANGED, running, vllm
+from verl_npu_workbench.layers.recording import Recorder
 from verl_npu_workbench.layers.running import compare_layers
 
 from verl_npu.errors import RolloutError
@@ -205,6 +206,16 @@ def test_the_answers_are_written_after_the_recordings(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="the disk is full"):
         vllm.main(tmp_path)
     assert not (tmp_path / "answers.json").exists()
+
+
+def test_tokens_that_are_embedded_before_the_model_is_called_are_recorded() -> None:
+    recorder = Recorder()
+    model = SimpleNamespace(embed_input_ids=lambda ids: recorder.add("embed_tokens:out", ids[:, None].float()))
+    batch = SimpleNamespace(req_ids=["0-a"], num_computed_tokens_cpu=[0])
+    watched = vllm._Watched(SimpleNamespace(model=model, input_batch=batch), recorder, {"0-a": 2})
+    watched.embed_input_ids(torch.tensor([5, 6]))
+    ((places, rows),) = recorder.taken["embed_tokens:out"]
+    assert (places, rows.tolist()) == ([(0, 0), (0, 1)], [[5], [6]])
 
 
 @pytest.mark.parametrize("name", ["linear_attn.out_proj:in", "self_attn.o_proj:in", "self_attn.q_norm:out"])

@@ -75,7 +75,18 @@ class _Watched(Substitute):
         self._runner, self._recorder, self._counts = runner, recorder, counts
         self.made: object = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("get_input_embeddings", "embed_input_ids"):
+            # The tokens of a model with pictures are embedded before the model is called.
+            self._begin()
+        return super().__getattr__(name)
+
     def __call__(self, *args: Any, **named: Any) -> Any:
+        self._begin()
+        self.made = self._model(*args, **named)
+        return self.made
+
+    def _begin(self) -> None:
         batch, places, heads = self._runner.input_batch, list[Place | None](), list[Place | None]()
         for row, request in enumerate(batch.req_ids):
             # vLLM counts requests, and may add to the number. The order in a batch is another one.
@@ -84,8 +95,6 @@ class _Watched(Substitute):
             # The last row of each request reaches the head.
             heads.append(places[-1])
         self._recorder.begin(places, heads)
-        self.made = self._model(*args, **named)
-        return self.made
 
 
 def _differing(
