@@ -39,8 +39,7 @@ _WITHOUT_P = "import sys; del sys.path[0]; del sys.argv[0]; import runpy; runpy.
 def own_python(*words: str) -> list[str]:
     """Return a command line that runs Python without importing anything from the working directory.
 
-    `words` are `-m` and a module, or a file, followed by its arguments. `words` can also be `-c` and code, if the
-    caller ensures that the code imports nothing from the working directory.
+    `words` are a file, `-m` and a module, or `-c` and code, in each case followed by arguments.
     """
     # Python 3.10 has no option -P: a line of code does the same.
     if sys.version_info >= (3, 11):

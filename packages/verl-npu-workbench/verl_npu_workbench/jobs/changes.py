@@ -28,8 +28,8 @@ def leaving(node: ast.AST) -> Iterator[type[ast.AST]]:
 
 
 def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
-    """Return the names that only the function's own statements bind. Such a name is undefined until one of these
-    statements has been executed."""
+    """Return the names that are bound only by statements of the function, not by expressions or nested functions.
+    Such a name is undefined until one of these statements has been executed."""
     inside = [*ast.walk(function)]
     elsewhere = (ast.NamedExpr, ast.comprehension, ast.Match, ast.Global, ast.Nonlocal, ast.Lambda, ast.FunctionDef)
     others = [each for each in inside if isinstance(each, elsewhere) and each is not function]
@@ -102,7 +102,7 @@ def effects_of(node: ast.AST) -> Effects:
 
 
 def stored_parts(module: ast.Module | None) -> frozenset[str]:
-    """Return the names of the tables whose entries a module assigns at module level."""
+    """Return the source text of each table that code at module level stores an entry in: `X` for `X[key] = value`."""
     outside = [each for each in module.body if not isinstance(each, NAMED)] if module else []
     stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
     return frozenset(ast.unparse(each.value) for each in stores if isinstance(each.ctx, ast.Store))

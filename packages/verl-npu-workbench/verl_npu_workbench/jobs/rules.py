@@ -502,7 +502,7 @@ def _groups(script: Script) -> Iterator[Finding]:
                     "Ray's collectives do not support HCCL, and verl-npu replaces Ray's collective groups only in "
                     "verl's own recipes"
                 ),
-                fix=_("start verl's own recipe, or read `verl-npu explain ray-collective-hccl` for other ways"),
+                fix=_("start verl's own recipe, or run `verl-npu explain ray-collective-hccl` to see alternatives"),
             )
 
 

@@ -146,8 +146,7 @@ def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator
 
 
 def part_refusals(settings: Settings, roles: Sequence[str], npus: int, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors that other parts of a job raise for its settings: its data, its trainer, its models, its agent
-    loops, and its losses."""
+    """Yield the errors that a job's data, trainer, models, agent loops, and losses raise for the job's settings."""
     known = _world(npus) if npus else {}
     for key, target, args, given in _parts(settings, roles, tree):
         for said in refused(target, args, tree, known, given):

@@ -81,7 +81,7 @@ def _configured(value: object) -> object:
 
 class Registry(dict[object, object]):
     """A registry dictionary in upstream's code. If a lookup does not find a name, upstream's registrations are
-    evaluated one by one until one of them adds the name. A registration can also fill a dictionary in the registry."""
+    evaluated one by one until one of them adds the name. A dictionary in the registry is filled in the same way."""
 
     registrations: Generator[None, None, None]
     """The registrations that have not been evaluated yet."""

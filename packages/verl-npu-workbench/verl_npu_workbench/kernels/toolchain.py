@@ -284,7 +284,7 @@ def _missing(pair: Pair, python: Python, said: Sequence[str]) -> CommandError:
         ),
         found=" ".join(wrong[-1].split())[:300],
         fix=_(
-            "run `{command}` on a machine with network access, copy the folder `wheels` to this machine, and add "
-            "`--wheels wheels`"
+            "run `{command}` on a machine with network access, copy the folder `wheels` to this machine, and "
+            "rerun verl-npu with `--wheels wheels`"
         ).format(command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"),
     )

@@ -97,7 +97,7 @@ def compare(
     reruns: Mapping[Reason, Recording] | None = None,
     graphs: Recording | None = None,
 ) -> Comparison:
-    """Compare the trainer and the engine each with a run of the trainer's model on the host, and look for the cause of
+    """Compare both the trainer and the engine with a run of the trainer's model on the host, and look for the cause of
     the first difference.
 
     `reruns` and `graphs` are recordings of the engine with one setting changed. `graphs` is also compared with the

@@ -159,7 +159,7 @@ def _exhausted() -> str:
     except RuntimeError as error:
         raise Wrong(
             f"{type(error).__name__}: {error}",
-            "torch.OutOfMemoryError, the error type that programs catch if memory runs out",
+            "torch.OutOfMemoryError, which programs catch if memory runs out",
         ) from error
     raise Wrong("an allocation of twice the NPU's memory succeeded", "torch.OutOfMemoryError")
 

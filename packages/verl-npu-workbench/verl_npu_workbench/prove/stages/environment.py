@@ -24,7 +24,7 @@ _LOADED = f"import {_VERL}, sys, json; print(json.dumps([*sys.modules]))"
 
 
 def run(setup: Setup) -> None:
-    """Run a check for each finding of `verl-npu doctor`: first the findings that need no imports, then the findings
+    """Record each finding of `verl-npu doctor` as a check: first the findings that need no imports, then the findings
     about imports."""
     _judge(setup)
     loaded = _loaded_by_verl() if is_installed("verl") else []
@@ -38,7 +38,7 @@ def run(setup: Setup) -> None:
 
 
 def _judge(setup: Setup, *words: str) -> None:
-    """Run `verl-npu doctor` with these arguments, and convert each finding into a check."""
+    """Run `verl-npu doctor` with these arguments, and record each finding as a check."""
     for finding in _findings(words):
         setup.record.check(finding["name"], partial(_judged, finding), finding["why"])
 

@@ -116,8 +116,8 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
         raise Wrong(
             f"{len(unexplained)} of {len(away)} tensors deviate more from the host's results with the patches than "
             f"without the patches: {shown}",
-            f"for each tensor, a deviation from the host's results with the patches of at most {_TIMES:g} times the "
-            "deviation without the patches",
+            f"with the patches, each tensor deviates from the host's results by at most {_TIMES:g} times as much as "
+            "without the patches",
             figures,
         )
     return f"tensors far from the host: {len(wrong)}, as far with the unpatched model on the NPU", figures
