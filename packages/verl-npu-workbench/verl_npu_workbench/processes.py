@@ -52,6 +52,23 @@ def own_python(*words: str) -> list[str]:
     return [sys.executable, "-c", _WITHOUT_P.format(run="run_path", more="run_name='__main__'"), *words]
 
 
+def captured(
+    command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without input, and return its exit status and its output."""
+    return subprocess.run(
+        command,
+        env=env,
+        cwd=cwd,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """One process that verl-npu started, and its output."""

@@ -82,8 +82,7 @@ class Job:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The features that the job does not use. Each of them is allowed to stay pending, even in all processes at
-        the same time."""
+        """The features that the job does not use. They may stay pending in every process."""
         return (*self.idle, *(name for name in _UNUSED if name not in self.uses))
 
     @property

@@ -58,8 +58,8 @@ _callers: list[Request] = []
 
 @contextlib.contextmanager
 def on_behalf_of(request: Request) -> Iterator[None]:
-    """Within the `with` block, treat each call of `repatch` as `request`, regardless of the overrides that the caller
-    passes."""
+    """Within the `with` block, each call of MindSpeed's `repatch` applies `request` instead of the overrides that the
+    caller passes."""
     _callers.append(request)
     try:
         yield

@@ -49,8 +49,8 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The rank of the first engine that holds the same part of the model as this rank. It is the first rank of
-        this rank's data-parallel group."""
+        """The first rank of this rank's data-parallel group. It belongs to the first engine, and holds the same part
+        of the model as this rank."""
         return self.rank - self.engine * self.tensor
 
 

@@ -188,9 +188,9 @@ def _ranks(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.ranks",
             subject=_TENSOR,
-            expected=f"engine groups with a number of ranks that divides the job's {nodes * each} NPUs",
+            expected=f"engine groups whose number of ranks divides the job's {nodes * each} NPUs",
             found=f"engines of {size} ranks (tensor_model_parallel_size x pipeline_model_parallel_size)"
-            + (f", in groups of {shared} that share a model" if shared > 1 else ""),
+            + (f", in groups of {shared} engines that share a model" if shared > 1 else ""),
             fix="change a parallel size, trainer.nnodes, or trainer.n_gpus_per_node",
         )
 

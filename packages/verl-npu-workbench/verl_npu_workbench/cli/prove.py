@@ -119,8 +119,8 @@ def prove(
     The command writes the bundle proof-DATE.zip into the output folder. You can send the bundle to others: user names,
     host names, addresses, and paths have been removed.
 
-    Exit status: 0 if nothing failed; 1 if a stage failed, or if the compared bundles differ; 2 if no stage was
-    possible on this machine, or if a bundle cannot be created or read.
+    Exit status: 0 if nothing failed; 1 if a stage failed, or if the bundles of --show and --against differ; 2 if no
+    stage was possible on this machine, or if a bundle cannot be created or read.
     """
     if arguments and recipe is None:
         raise click.UsageError(

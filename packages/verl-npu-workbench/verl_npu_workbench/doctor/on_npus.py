@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 import tempfile
 
-__all__ = ["compute", "reduce"]
-
 _WIDTH = 64
 
 

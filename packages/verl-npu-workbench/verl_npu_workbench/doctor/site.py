@@ -32,21 +32,7 @@ from verl_npu.ascend.variables import virtual_npus
 from verl_npu.language import gettext as _
 
 from ..pins import SGLANG, VLLM, Claim, Component, Environment, Pin
-
-__all__ = [
-    "Answer",
-    "Holder",
-    "Judged",
-    "Level",
-    "Need",
-    "Npu",
-    "Package",
-    "Site",
-    "ask_npu_smi",
-    "distribution_url",
-    "installed_packages",
-    "parse_npu_smi",
-]
+from ..processes import captured
 
 
 class Level(enum.Enum):
@@ -429,16 +415,7 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
     if command is None:
         return Answer(exists=False, problem=_("the command npu-smi is missing"))
     try:
-        ran = subprocess.run(
-            [command, "info"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SMI_PATIENCE,
-            check=False,
-        )
+        ran = captured([command, "info"], env=dict(environ), timeout=SMI_PATIENCE)
     except subprocess.TimeoutExpired:
         return Answer(
             exists=True,

@@ -470,8 +470,8 @@ def scaled_dot_product_attention(
     """torch's operator: query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D].
 
     The fused form saves query, key, value, the result, and sixteen float32 numbers for each row. Its results are the
-    same as on the CPU. With other dimensions or dtypes, with a mask that is not bool, or with dropout, the operator is
-    not fused, so the attention scores stay in memory. A real NPU also fuses dropout.
+    same as on the CPU. The operator is not fused with dropout, with a mask that is not bool, or with shapes or dtypes
+    that `_is_fused` does not accept. Then the attention scores stay in memory. A real NPU also fuses dropout.
     """
     if not _is_fused(query, key, value, attn_mask, dropout_p):
         found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(

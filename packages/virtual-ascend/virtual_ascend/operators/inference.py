@@ -465,8 +465,8 @@ def npu_fused_infer_attention_score(
     `num_heads`. `query_rope` and `key_rope` are additional columns of query and key.
 
     Returns:
-        (attention; log-sum-exp of the scores float32 [B,N,S,1], or [T,N,1] in TND, which is empty unless
-        softmax_lse_flag is set).
+        (attention; log-sum-exp of the scores, float32 [B,N,S,1], or [T,N,1] in TND). The log-sum-exp is empty unless
+        softmax_lse_flag is set.
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.

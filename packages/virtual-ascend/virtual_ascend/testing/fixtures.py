@@ -45,7 +45,7 @@ def python() -> Run:
 
 @pytest.fixture(scope="session")
 def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the real torch_npu for the installed torch version (up to 44 MB). Skip the test if there is
+    """Return a folder with the real torch_npu (up to 44 MB) for the installed torch version. Skip the test if there is
     no such torch_npu."""
     folder = tmp_path_factory.mktemp("torch_npu")
     try:

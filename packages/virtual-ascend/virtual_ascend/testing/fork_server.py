@@ -68,12 +68,12 @@ _current: list[_ForkServer] = []
 
 
 def install() -> None:
-    """From now on, fork the programs that `run` and `start_ranks` start, except programs that need a new process."""
+    """From now on, fork the programs that `run` and `start_ranks` start, unless a program needs a new interpreter."""
     STARTERS.append(start)
 
 
 def start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str] | None:
-    """Fork a program, with its output in pipes. Return None if the program needs its own process, because it does
+    """Fork a program, with its output in pipes. Return None if the program needs a new interpreter, because it does
     something before it imports torch, or changes variables that are read when Python starts or torch is imported."""
     if not _imports_torch_first(code) or _early(env) != _fork_server().early:
         return None

@@ -35,12 +35,12 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A task of a graph that reads a weight from the weight's old address."""
+    """A graph's task that reads a weight from the weight's old address."""
 
     operator: str
     operand: str
     tasks: int
-    """The number of tasks in all graphs that read the weight. This object describes the first of these tasks."""
+    """How many tasks of all graphs read the weight. This object describes the first of these tasks."""
 
 
 Places = Mapping[str, _Place]

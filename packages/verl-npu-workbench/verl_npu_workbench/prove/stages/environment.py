@@ -15,7 +15,7 @@ from functools import partial
 from ...doctor import Level
 from ...doctor.probes import PROBES
 from ...extras import is_installed
-from ...processes import own_python
+from ...processes import captured, own_python
 from ..record import NotPossible, Wrong
 from .setup import Setup
 
@@ -63,9 +63,7 @@ def _findings(words: Sequence[str]) -> list[Mapping[str, str]]:
 
 def _python(*words: str) -> subprocess.CompletedProcess[str]:
     # No timeout: the stage's process tree is ended when its time is over.
-    return subprocess.run(
-        own_python(*words), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-    )
+    return captured(own_python(*words))
 
 
 def _judged(said: Mapping[str, str]) -> str:
