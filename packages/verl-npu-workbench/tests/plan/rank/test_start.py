@@ -72,6 +72,12 @@ def import_a_name_that_the_revision_lacks():
 
 def make(instantiate):
     instantiate()
+
+def load_a_reward_function():
+    try:
+        import_what_is_missing()
+    except Exception as error:
+        raise RuntimeError(f"Error loading module: {error}") from error
 """
 
 
@@ -145,6 +151,7 @@ def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) 
         ("ask_for_a_package", "please install modelscope"),
         ("import_the_engine", "vllm version None"),
         ("import_what_is_missing", "a_package_that_nobody_has"),
+        ("load_a_reward_function", "a_package_that_nobody_has"),
         ("launch_without_triton", "Triton is not installed"),
     ],
 )

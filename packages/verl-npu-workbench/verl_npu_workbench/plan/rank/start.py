@@ -447,8 +447,9 @@ def _lacks_package(error: BaseException) -> bool:
     """Return whether an import failed because of a package that is not installed here, and that does not come with the
     script's revision."""
     if not isinstance(error, ImportError):
-        # verl's own words, from verl/third_party/vllm.
-        return "vllm version None not supported" in str(error)
+        # verl's own words, from verl/third_party/vllm. verl wraps the errors of files that a script names.
+        wrapped = error.__cause__ is not None and _lacks_package(error.__cause__)
+        return wrapped or "vllm version None not supported" in str(error)
     if error.name:
         return error.name.partition(".")[0] not in _SCRIPT_PACKAGES
     # Upstream raised it by hand, perhaps while it handled Python's own error, which names the module.
