@@ -41,7 +41,7 @@ from .model import Model, model_of
 from .planning import Phases, Request, ask_rank, made_up
 
 CODE = "start"
-_STAND_IN = "Qwen/Qwen3-8B"
+_STAND_IN, _STAND_IN_WITH_EXPERTS = "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"
 _PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
 """Numbers of tokens. They are small, because the lengths of sequences do not decide whether upstream rejects a
 batch."""
@@ -86,8 +86,10 @@ def _model(job: Job, request: Request) -> tuple[Model, list[str]]:
     except PlanError as unknown:
         if request.model_config is not None:
             raise
-        note = _("{unknown}; {stand_in} replaces the model").format(unknown=unknown.subject, stand_in=_STAND_IN)
-        return model_of(_STAND_IN, None, folder), [note]
+        # Megatron refuses to divide the experts of a model that has none.
+        stand_in = _STAND_IN_WITH_EXPERTS if parallelism_of(job.settings).expert > 1 else _STAND_IN
+        note = _("{unknown}; {stand_in} replaces the model").format(unknown=unknown.subject, stand_in=stand_in)
+        return model_of(stand_in, None, folder), [note]
 
 
 def _job(job: Job, model: Model) -> StartJob:

@@ -409,6 +409,12 @@ def test_this_process_stands_for_rays_cluster(monkeypatch: pytest.MonkeyPatch) -
         def run(self, config: str) -> str:
             return f"ran {config}"
 
+        async def ask(self) -> list[str]:
+            return answering.get([self.answer(), self.answer()])
+
+        async def answer(self) -> str:
+            return "yes"
+
     @answering.remote
     def double(number: int) -> int:
         return 2 * number
@@ -416,6 +422,7 @@ def test_this_process_stands_for_rays_cluster(monkeypatch: pytest.MonkeyPatch) -
     runner = Runner.options(name="one").remote()
     assert answering.get(runner.run.remote("it")) == "ran it"
     assert answering.get(double.remote(2)) == 4
+    assert answering.get(runner.ask.remote()) == ["yes", "yes"]
     with pytest.raises(module.Reached):
         base.RayResourcePool([8])
 

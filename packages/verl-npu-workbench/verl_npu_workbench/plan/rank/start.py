@@ -17,6 +17,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -408,12 +409,23 @@ def _answer_for_ray() -> None:
     def same(value: Any, **_: object) -> Any:
         return value
 
-    ray.init, ray.remote, ray.get, ray.put = _nothing, remote, same, same
+    ray.init, ray.remote, ray.get, ray.put = _nothing, remote, _result, same
     ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: "1", get_node_id=lambda: "1")
     importlib.import_module("verl.single_controller.ray.base").RayResourcePool.__init__ = _reached
     if is_installed("transfer_queue"):
         queue: Any = importlib.import_module("transfer_queue")
         queue.init = queue.close = _nothing
+
+
+def _result(value: Any, **_: object) -> Any:
+    """Return the result of a call, or the results of a list of calls. Like Ray, run methods that are coroutines."""
+    if isinstance(value, list):
+        return [_result(each) for each in value]
+    if not inspect.iscoroutine(value):
+        return value
+    # The caller may be a coroutine itself, and a thread can run only one event loop.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, value).result()
 
 
 def _imported(name: str) -> Any:
