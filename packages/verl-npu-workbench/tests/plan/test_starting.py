@@ -100,6 +100,12 @@ def test_experts_that_a_script_divides_are_in_the_model_that_stands_in(
     assert notes == [f"the model 'mine'; {made[0]} replaces the model"]
 
 
+@pytest.mark.parametrize(("path", "replaced"), [("Skywork", True), (None, False)])
+def test_a_reward_models_tokenizer_needs_no_file(path: str | None, replaced: bool, asked: Callable[..., StartJob]) -> None:
+    key = "reward.reward_model.model_path"
+    assert (key in asked(**{key: path}).overrides) is replaced
+
+
 def test_there_are_rows_enough_for_a_batch(asked: Callable[..., StartJob]) -> None:
     assert asked(**{"data.train_batch_size": 1024}).rows == 1024
 

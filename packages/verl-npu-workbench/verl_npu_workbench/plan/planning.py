@@ -51,7 +51,7 @@ from .share import Share, keeps_budget, share_of, verl_of
 
 TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
 _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
-_MODELS = (PATH, "critic.model.path")
+_MODELS = (PATH, "critic.model.path", "reward.reward_model.model_path")
 _STEPS = 100
 """Steps of a planned job: schedules count them, and lengths are drawn for as many."""
 _NEEDED = 3 << 29
@@ -469,7 +469,7 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
     """Return settings for a model without weights. The settings turn off the parts that exist only in a complete
     job."""
-    changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
+    changes: dict[str, object] = {key: str(model) for key in _MODELS if settings.get(key) is not None}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
     # The trainer computes this from its data if the script does not set it.
