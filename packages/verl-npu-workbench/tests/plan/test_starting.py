@@ -101,7 +101,9 @@ def test_experts_that_a_script_divides_are_in_the_model_that_stands_in(
 
 
 @pytest.mark.parametrize(("path", "replaced"), [("Skywork", True), (None, False)])
-def test_a_reward_models_tokenizer_needs_no_file(path: str | None, replaced: bool, asked: Callable[..., StartJob]) -> None:
+def test_a_reward_models_tokenizer_needs_no_file(
+    path: str | None, replaced: bool, asked: Callable[..., StartJob]
+) -> None:
     key = "reward.reward_model.model_path"
     assert (key in asked(**{key: path}).overrides) is replaced
 

@@ -254,6 +254,34 @@ def test_a_trainer_that_was_made_reads_its_first_rows(monkeypatch: pytest.Monkey
     assert trainer.batches == [["Why?", "Why?"]]
 
 
+def test_a_trainer_that_makes_itself_is_kept_with_its_workers() -> None:
+    class Trainer:
+        def init_workers(self) -> None: ...
+
+    class Own(Trainer):
+        def __init__(self) -> None: ...
+
+    start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
+    start._keep(Trainer)
+    trainer = Own()
+    trainer.init_workers()
+    assert start._trainer is trainer
+
+
+@pytest.mark.parametrize(("trainer", "has_critic"), [(SimpleNamespace(use_critic=False), False), (None, True)])
+def test_a_trainer_says_whether_it_has_a_critic(
+    trainer: object, has_critic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(module, "configuration", lambda rank: None)
+    monkeypatch.setattr(module, "workers_of", lambda config, rank, **_: made.append(rank) or module._Anything())
+    job = dataclasses.replace(JOB, rank=job_of(critic=True))
+    start = module._Start(job, None, "", [])  # type: ignore[arg-type]
+    start._trainer = trainer
+    start._load()
+    assert made[0].critic is has_critic
+
+
 def test_a_dataset_of_one_row_is_read() -> None:
     start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
     start._trainer = trainer = _Trainer(rows=1)

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,8 +127,7 @@ class _Start:
         _answer_for_ray()
         for name, owner in _TRAINERS:
             if module := _imported(name):
-                keep = getattr(module, owner)
-                keep.__init__ = self._keeping(keep.__init__)
+                self._keep(getattr(module, owner))
         train, test = write_questions(Path(self._folder), "openai/gsm8k", images=False, rows=self._job.rows)
         made = {"data.train_files": str(train), "data.val_files": str(test), "hydra.run.dir": self._folder}
         overrides = {**self._job.overrides, **made}
@@ -144,12 +144,19 @@ class _Start:
         else:
             runpy.run_module(self._job.module, run_name="__main__", alter_sys=True)
 
-    def _keeping(self, make: Callable[..., None]) -> Callable[..., None]:
-        def made(trainer: Any, *given: object, **named: object) -> None:
-            self._trainer = trainer
-            make(trainer, *given, **named)
+    def _keep(self, kind: type) -> None:
+        """Remember the trainer that the program makes. Some recipes' trainers have an `__init__` that does not call
+        this class's own."""
+        for name in ("__init__", "init_workers"):
+            if method := getattr(kind, name, None):
+                setattr(kind, name, self._keeping(method))
 
-        return made
+    def _keeping(self, method: Callable[..., None]) -> Callable[..., None]:
+        def kept(trainer: Any, *given: object, **named: object) -> None:
+            self._trainer = trainer
+            method(trainer, *given, **named)
+
+        return kept
 
     def _read(self) -> None:
         """Let the trainer look for the checkpoint from which it continues, and read its first rows of data."""
@@ -167,7 +174,9 @@ class _Start:
 
     def _load(self) -> None:
         """Build the workers and their models. The rollout's worker is built without its engine."""
-        workers = workers_of(configuration(self._job.rank), self._job.rank, builds_rollout=True)
+        # A recipe's trainer may have no critic, whatever the settings say.
+        rank = replace(self._job.rank, critic=getattr(self._trainer, "use_critic", self._job.rank.critic))
+        workers = workers_of(configuration(rank), rank, builds_rollout=True)
         for name in _ROLLOUT_BUILDERS:
             module: Any = sys.modules.get(f"verl.workers.{name}")
             if hasattr(module, "get_rollout_class"):
