@@ -41,8 +41,8 @@ def test_a_picture_stands_before_the_answer_and_has_its_patches() -> None:
     assert one["pixel_values"].shape == (2 * 4, 6)
     assert one["image_grid_thw"].prod() == 2 * 4
     assert found["attention_mask"].sum(-1).tolist() == [7, 6], "sequences are not alike"
-    alike = dataclasses.replace(job_of(lengths=((3, 2), (3, 2))), picture=Picture(9, 6, 4, 4))
-    assert batch(alike, training=True)["attention_mask"].sum(-1).tolist() == [5, 4]
+    alike = dataclasses.replace(job_of(lengths=[(3, 2)] * 4), picture=Picture(9, 6, 4, 4))
+    assert batch(alike, training=True)["attention_mask"].sum(-1).tolist() == [5, 4, 5, 4], "neighbors are not alike"
 
 
 def test_a_job_is_the_same_after_it_was_told_as_json() -> None:

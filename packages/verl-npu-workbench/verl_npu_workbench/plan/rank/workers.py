@@ -45,8 +45,9 @@ def batch(job: RankJob, training: bool) -> dict[str, Any]:
     measured, sequences = (job.lengths, job.sequences) if training else (job.scored_lengths, job.scored)
     lengths = torch.tensor(measured or [(prompt, response)] * sequences)
     if job.picture is not None and bool((lengths == lengths[0]).all()):
-        # If all sequences had one length, which no real batch has, torch would confuse position rows with tokens.
-        lengths[-1, 1] -= 1
+        # If all sequences of a micro-batch had one length, which is rare in real batches, torch would confuse position
+        # rows with tokens.
+        lengths[1::2, 1] -= 1
     place = torch.arange(prompt + response)
     mask = (place >= prompt - lengths[:, :1]) & (place < prompt + lengths[:, 1:])
     ids = mask.long() * TOKEN
