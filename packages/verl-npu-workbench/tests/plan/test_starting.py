@@ -100,6 +100,25 @@ def test_experts_that_a_script_divides_are_in_the_model_that_stands_in(
     assert notes == [f"the model 'mine'; {made[0]} replaces the model"]
 
 
+@pytest.mark.parametrize(
+    ("where", "stands_in", "refused"),
+    [
+        ("megatron-0.12.1/megatron/core/transformer/transformer_config.py:9", True, False),
+        ("megatron-0.12.1/megatron/core/transformer/transformer_config.py:9", False, True),
+        ("megatron-0.12.1/megatron/core/optimizer/__init__.py:9", True, True),
+        ("verl/verl/workers/actor/dp_actor.py:9", True, True),
+    ],
+)
+def test_a_model_that_stands_in_says_nothing_of_the_scripts_own(
+    where: str, stands_in: bool, refused: bool, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Started(part=Part.WORKERS.value, error="ValueError: no such layer", where=f"/{where}", code="raise error")
+    monkeypatch.setattr(starting, "_model", lambda job, request: (MODEL, ["another model"] * stands_in))
+    monkeypatch.setattr(starting, "_ask", lambda *_: told)
+    found, _said = starting.started(job(), None, False)
+    assert [each.refused for each in found if "no such layer" in each.found] == [refused]
+
+
 @pytest.mark.parametrize(("path", "replaced"), [("Skywork", True), (None, False)])
 def test_a_reward_models_tokenizer_needs_no_file(
     path: str | None, replaced: bool, asked: Callable[..., StartJob]

@@ -374,12 +374,14 @@ def _critic_of(config: DictConfig) -> Any:
     from verl.workers.engine_workers import TrainingWorkerConfig
 
     critic: CriticConfig = omega_conf_to_dataclass(config.critic)
-    engine = critic.engine
+    # v0.7.1 has a second model beside the one whose section has the engine's settings.
+    model: Any = getattr(critic, "model_config", critic.model)
+    engine = critic.engine if model is critic.model else critic.model.fsdp_config
     engine.infer_max_token_len_per_gpu = critic.ppo_infer_max_token_len_per_gpu
     engine.max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
     return TrainingWorkerConfig(
         model_type="value_model",
-        model_config=critic.model,
+        model_config=model,
         engine_config=engine,
         optimizer_config=critic.optim,
         checkpoint_config=critic.checkpoint,
