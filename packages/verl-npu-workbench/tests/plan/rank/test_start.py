@@ -455,6 +455,16 @@ def test_this_process_stands_for_rays_cluster(monkeypatch: pytest.MonkeyPatch) -
         base.RayResourcePool([8])
 
 
+def test_the_queue_of_a_cluster_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ray", "verl.single_controller.ray.base", "transfer_queue"):
+        made: Any = ModuleType(name)
+        made.RayResourcePool = type("RayResourcePool", (), {})
+        monkeypatch.setitem(sys.modules, name, made)
+    monkeypatch.setattr(module, "is_installed", lambda name: True)
+    module._answer_for_ray()
+    assert sys.modules["transfer_queue"].kv_list() == {}
+
+
 def test_gradients_are_where_a_step_is_stopped() -> None:
     import torch
 

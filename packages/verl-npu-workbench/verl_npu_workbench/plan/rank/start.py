@@ -424,6 +424,8 @@ def _answer_for_ray() -> None:
     if is_installed("transfer_queue"):
         queue: Any = importlib.import_module("transfer_queue")
         queue.init = queue.close = _nothing
+        # A thread of the trainer's ends the process if the queue does not answer.
+        queue.kv_list = dict
 
 
 def _result(value: Any, **_: object) -> Any:
