@@ -28,7 +28,7 @@ JOB = "the job itself, when it starts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """The meaning that a code has when a certain command, or a job, prints it."""
+    """The meaning of a code that a given command or a job prints."""
 
     code: str
     said_by: str

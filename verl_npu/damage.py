@@ -73,7 +73,7 @@ def leave_verl(error: Exception) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Return one line that names the file that could not be loaded, and says what to do."""
+    """Return one line with the name of the file that could not be loaded, the error, and the fix."""
     if type(error).__name__ == "DamagedError":
         return str(error)
     name = error.name if isinstance(error, ImportError) else None

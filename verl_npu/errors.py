@@ -131,8 +131,8 @@ class RolloutError(VerlNpuError):
 
 
 class WeightSyncError(VerlNpuError):
-    """Raised when a weight sync failed, or when the rollout engine cannot load the weights or does not hold them. The
-    engine must not be used afterwards."""
+    """Raised when a weight sync fails, or when the rollout engine cannot load the weights or holds other weights after
+    the sync. The engine must not be used afterwards."""
 
 
 class GroupError(WeightSyncError):

@@ -34,7 +34,7 @@ class Severity(enum.Enum):
 class Status(enum.IntEnum):
     """The exit status of a command. Warnings do not change it.
 
-    `launch` ends with the status of its job. A command that the user ends with Ctrl-C ends with 130, as in a shell.
+    `launch` returns the status of its job. A command that is interrupted with Ctrl-C returns 130, as in a shell.
     """
 
     FINE = 0
@@ -102,12 +102,12 @@ def skipped(code: str, found: str, expected: str = "") -> Finding:
 
 
 def warning(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """Create a warning finding: something may fail."""
+    """Create a finding with the severity WARNING, for a problem that may cause a failure."""
     return Finding(code, Severity.WARNING, found, subject, expected, why, fix)
 
 
 def error(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """Create an error finding: something is known to fail."""
+    """Create a finding with the severity ERROR, for a problem that is known to cause a failure."""
     return Finding(code, Severity.ERROR, found, subject, expected, why, fix)
 
 

@@ -46,8 +46,8 @@ _language = ENGLISH
 
 
 class Message(str):
-    """A text for the user. Its string value is the English text. It also holds the parts that are needed to translate
-    the text."""
+    """A message for the user. Its string value is the English text. It also holds the parts that are needed to
+    translate the message."""
 
     __slots__ = ("_many", "_number", "_values", "_words")
     _words: str

@@ -155,7 +155,7 @@ class Number(Variable):
         self.whole = whole
 
     def read(self, environment: Mapping[str, str] | None = None) -> float:
-        """Return the number. Raises SettingError if the value is not a number, or is outside the limits."""
+        """Return the value as a number. Raises SettingError if the value is not a number, or is outside the limits."""
         text = self.text(environment)
         try:
             value = float(int(text)) if self.whole else float(text)

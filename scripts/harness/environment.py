@@ -115,8 +115,8 @@ class Recipe:
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 
     def requirements(self) -> str:
-        """Return the pin's requirements, with transformers in the requested version, and the requirements of the
-        rollout engine, if one is installed."""
+        """Return the requirements of the pin and, if there is a rollout engine, of the engine. transformers has the
+        requested version."""
         lines = (*self.pin.requirements, *(self.engine.requirements if self.engine is not None else ()))
         kept = [line for line in lines if not line.startswith("transformers==")]
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
@@ -193,8 +193,8 @@ def make(recipe: Recipe) -> Path:
 
 
 def loading(python: Path) -> tuple[list[str], dict[str, str]]:
-    """Return a command that loads the virtual device, and the environment variables that the command needs. The
-    command compiles the device if necessary."""
+    """Return a command that loads the virtual device, together with the command's environment variables. The command
+    compiles the device if necessary."""
     return [str(python), "-c", "import torch, torch_npu"], {"VIRTUAL_ASCEND": "2"}
 
 

@@ -260,7 +260,7 @@ def write(path: Path, content: Mapping[str, object]) -> None:
 
 
 def tail(log: Path, lines: int = 12) -> str:
-    """Return the part of a log that ends with its first error. If the log has no error, return the end of the log. The
+    """Return the last lines of a log, or the lines up to and including the first error if the log has an error. The
     result has at most `lines` lines."""
     text = [
         re.sub(r"\x1b\[[0-9;]*m", "", line)[:300]

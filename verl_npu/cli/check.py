@@ -103,7 +103,7 @@ def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bo
 
     The command also checks the features that other installed packages add to verl-npu.
 
-    MODEL is the path of a config.json, the folder of such a file, or a transformers model family such as qwen3_moe.
+    MODEL is the path of a config.json file or of its folder, or a transformers model family such as qwen3_moe.
     With MODEL, the command builds the model without weights and shows which code runs the model's attention, norms,
     rotary embedding, MLPs, experts, and linear attention on an NPU: a patch, other NPU code, or code for any device.
     The command also names the class that the engine uses for the model. With MODEL, status 1 means that a job with

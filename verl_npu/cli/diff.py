@@ -22,10 +22,10 @@ called."""
 
 
 def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> str:
-    """Return a unified diff of a target: its `record` in the lock of the pin `pin`, against its source in `tree`.
+    """Return a unified diff between a target's `record` in the lock of the pin `pin` and its source in `tree`.
 
-    Because a lock has only hashes of the statements, the diff shows the new statements, but only counts the
-    statements that were removed.
+    Because a lock contains only hashes of the statements, the diff shows the new statements, but only the number of
+    the removed statements.
     """
     source = tree.lines(target.module)
     found = outline(tree.nodes(target))

@@ -122,8 +122,8 @@ def read(model: str, covers: Covers) -> Model:
             expected=_("a model that transformers {version} can build").format(version=transformers.__version__),
             found=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
             fix=_(
-                "give the folder of a model instead of a family, because the default configuration of a family "
-                "can be incomplete"
+                "specify the folder of a model instead of a model family, because the default configuration of a "
+                "family can be incomplete"
             ),
         ) from error
     parts: dict[tuple[str, str], Part] = {}

@@ -22,8 +22,8 @@ def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a feature, or a code. After the name of a feature and a dot, complete a patch of this
-    feature."""
+    """Complete a code or the name of a feature. After the name of a feature and a dot, complete the name of one of
+    the feature's patches."""
     # Imported here, because codes loads the codes of all commands.
     from .. import codes
 

@@ -149,7 +149,7 @@ def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = 
 
 
 def trouble(error: Exception | None) -> None:
-    """Print an error after which the command continues, followed by an empty line. If the error is None, print
+    """Print an error that does not end the command, followed by an empty line. If the error is None, print
     nothing."""
     if error is not None:
         paragraph(str(error), label=_("WARNING: "), indent="  ")
@@ -157,7 +157,7 @@ def trouble(error: Exception | None) -> None:
 
 
 def block(text: str) -> None:
-    """Print text of several lines, such as a diff, in color. Unprintable characters other than tabs are escaped."""
+    """Print multi-line text, such as a diff, in color. Unprintable characters other than tabs are escaped."""
     for each in text.splitlines():
         shown = "\t".join(map(clean, each.split("\t")))
         _print(click.style(shown, fg=_DIFF_COLOURS.get(shown[:1])))

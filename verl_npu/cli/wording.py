@@ -46,7 +46,7 @@ CLICK = (
 
 
 def translate_click() -> None:
-    """Make click use verl-npu's translations for its own messages."""
+    """Make click use verl-npu's translations of click's messages."""
     for module in (core, decorators, exceptions, formatting, types):
         for name, ours in (("_", _translate_for_click), ("ngettext", _translate_plural_for_click)):
             if hasattr(module, name):

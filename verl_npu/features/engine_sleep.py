@@ -162,8 +162,8 @@ def _allocator() -> Any:
 
 
 def find_plain_tensors(allocator: Allocator, saved: Sequence[str] = ("_parameters",)) -> list[torch.Tensor]:
-    """Find the storages in the model's memory that are used by no module's `saved` tensors. Return one tensor for each
-    of these storages.
+    """Find the storages in the model's memory that do not belong to a tensor in a module's `saved` dictionaries.
+    Return one tensor for each of these storages.
 
     Buffers are returned, too, because vllm-ascend saves only the buffers of its main model.
     """

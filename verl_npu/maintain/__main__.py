@@ -14,7 +14,7 @@ from .lock import lock
 
 @click.group(commands=(drift, lock), context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Maintain verl-npu's patches: compare them with a newer upstream, and write lock files."""
+    """Maintain verl-npu's patches: compare them with a newer upstream version, and write lock files."""
 
 
 if __name__ == "__main__":

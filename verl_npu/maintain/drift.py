@@ -1,4 +1,4 @@
-"""`python -m verl_npu.maintain drift`, which compares each patch with a newer upstream."""
+"""`python -m verl_npu.maintain drift`, which compares each patch with a newer upstream version."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _TO_DO = (Outcome.DRIFTED, Outcome.GONE)
     metavar="PATH",
     required=True,
     shell_complete=complete_source,
-    help="A checkout or a wheel of the newer upstream.",
+    help="A checkout or a wheel of the newer upstream version.",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
 def drift(upstream: str, source: str, form: str) -> None:
-    """Compare the target of each patch with a newer upstream, and print what to do about the patch.
+    """Compare the target of each patch with a newer upstream version, and print what to do about the patch.
 
     This command is for maintainers of the patches; users run `verl-npu check`.
 

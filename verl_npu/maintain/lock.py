@@ -40,8 +40,8 @@ from .locks import lock_path, record_lock, write_lock
 @click.option(
     "--revision",
     default="",
-    help="The commit or release of the pin. By default, it comes from the pin's file pin.json or, if there is no "
-    "such file, it is the name of the pin.",
+    help="The commit or release of the pin. The default is the revision in the pin's pin.json file, or the name of "
+    "the pin if there is no such file.",
 )
 @click.option(
     "--output",

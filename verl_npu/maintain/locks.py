@@ -22,8 +22,7 @@ from ..registry.state import Standing
 def standing(patch: Patch, tree: SourceTree) -> Standing:
     """Return whether `patch` is native, absent, or needed, according to the source of a pin.
 
-    Conditions of the patch that concern packages outside of `tree` have no effect, because a lock covers only one
-    upstream.
+    The patch's conditions on packages outside of `tree` have no effect, because a lock covers only one upstream.
     """
 
     def holds(probe: Probe, *, unknown: bool) -> bool:

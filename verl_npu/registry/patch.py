@@ -240,7 +240,7 @@ class Feature:
         may_use: Sequence[str] = (),
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Declare a patch that adds a name to upstream. By default, the patch retires if upstream has the name."""
+        """Declare a patch that adds a name to upstream. By default, the patch is retired if upstream has the name."""
         retired = Defines(target) if retired_by is None else retired_by
         return _Declare(self, Action.ADD)(
             target,

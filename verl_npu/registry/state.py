@@ -97,7 +97,7 @@ class FeatureEntry(TypedDict):
 
 
 class NativeEntry(TypedDict):
-    """The state of a target that upstream itself patches, in one process."""
+    """The state, in one process, of a target that upstream itself patches."""
 
     by: str
     """The upstream module that patches the target."""

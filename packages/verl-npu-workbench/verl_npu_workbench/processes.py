@@ -196,7 +196,7 @@ class Interrupted(Exception):
 
     @property
     def status(self) -> int:
-        """The exit status that shells report for a process that this signal terminated."""
+        """The exit status that shells report for a process terminated by this signal."""
         return 128 + self.number
 
 

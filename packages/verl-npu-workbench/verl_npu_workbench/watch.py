@@ -99,7 +99,7 @@ CUT, CUT_MORE = 0.25, 2.0
 
 
 class Kind(Enum):
-    """The kinds of anomalies, by code."""
+    """The kinds of anomalies, with their codes."""
 
     NOT_FINITE = "not-a-number"
     ENTROPY = "entropy-collapse"
@@ -135,7 +135,7 @@ ABOUT: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """One anomaly in a training run, such as a jump of the gradient norm."""
+    """One anomaly in a training run, such as a jump in the gradient norm."""
 
     kind: Kind
     step: int
@@ -417,7 +417,7 @@ class State:
 
     @property
     def calm(self) -> bool:
-        """Return whether nothing needs attention."""
+        """Return true if nothing needs attention."""
         return not self.odd and not (self.ending and self.ending.odd)
 
 

@@ -24,7 +24,7 @@ _REPLACE_HINT = "delete it, or set VIRTUAL_ASCEND_CACHE to a folder of your own"
 
 
 def is_finished(library: Path) -> bool:
-    """Return whether `library` exists and has the size that it had when it was finished."""
+    """Return whether `library` exists and has the size that was recorded when its build finished."""
     try:
         return library.stat().st_size == int(_note(library).read_text())
     except (OSError, ValueError):
@@ -85,7 +85,7 @@ def unloadable(path: Path, found: str) -> BuildError:
 
 
 def check_owner(path: Path) -> None:
-    """Raise BuildError if a user other than this user and root could have written this file or its folder."""
+    """Raise BuildError if anyone other than this user or root could have written this file or its folder."""
     for each in (path, path.parent):
         found = each.stat()
         # In a folder with the sticky bit, nobody can replace another user's file.

@@ -45,5 +45,4 @@ class BuildError(VirtualAscendError):
 
 
 class TorchError(VirtualAscendError):
-    """Raised when the torch version in this process does not have a virtual device, or does not support a virtual
-    device."""
+    """Raised when virtual NPUs cannot be loaded into this process's torch, or are required but not loaded."""

@@ -38,8 +38,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One requested failure. If `rank` is None, it applies to every rank. Fields that its kind does not use are
-    None."""
+    """One requested failure. If `rank` is None, the fault applies to every rank. Fields that the fault's kind does
+    not use are None."""
 
     kind: Kind
     rank: int | None = None

@@ -53,7 +53,7 @@ class Work(NamedTuple):
 
 
 class Message(NamedTuple):
-    """The number and the total size of all messages of one kind in groups of one size."""
+    """The number and the total size of the messages of one kind, over all process groups of the same size."""
 
     name: str
     group_size: int
@@ -76,7 +76,7 @@ def clock() -> int:
 
 
 def blocks() -> list[Block]:
-    """Return every block that was allocated since the start."""
+    """Return every block that was allocated after `start` was called."""
     return [Block(*block) for block in extension().ledger_blocks()]
 
 
@@ -91,13 +91,13 @@ def add_work(name: str, flops: float, bytes: float) -> None:
 
 
 def take() -> tuple[list[Work], list[Message]]:
-    """Return the work and the messages since the last call of `take`."""
+    """Return the work and the messages that were recorded after the last call of `take`."""
     work, messages = extension().take_ledger()
     return [Work(*each) for each in work], [Message(*each) for each in messages]
 
 
 def groups() -> int:
-    """Return the number of process groups that have communicated and that include other ranks."""
+    """Return the number of process groups with several ranks that have communicated."""
     return extension().groups_in_ledger()
 
 

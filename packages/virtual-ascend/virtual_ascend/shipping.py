@@ -17,7 +17,7 @@ from .variables import cache_folder
 
 
 def ship(torch_version: str, cache: Path) -> list[Path]:
-    """Copy the compiled device extension for this torch version and libhccl.so into the package, and return their
+    """Copy libhccl.so and the compiled device extension for this torch version into the package, and return their
     paths.
 
     Libraries that are not in the cache are compiled.

@@ -88,7 +88,7 @@ def _trainer(plan: Plan) -> dict[str, object]:
 
 
 def trained_model(plan: Plan) -> Path:
-    """Return the folder that contains the model that verl's checkpoint manager saves in Hugging Face's format."""
+    """Return the folder where verl's checkpoint manager saves the model in Hugging Face format."""
     return plan.run_dir / "checkpoints" / f"global_step_{plan.steps}" / "actor" / "huggingface"
 
 

@@ -29,7 +29,7 @@ def _arguments(base: Callable[[Plan], list[str]], plan: Plan, settings: dict[str
 
 
 def tensor_parallel(npus: int) -> dict[str, object]:
-    """Return the settings that shard actor and reference over this many NPUs."""
+    """Return the settings that shard the actor and the reference over `npus` NPUs."""
     return {f"{section}.tensor_model_parallel_size": npus for section in (_ACTOR, _REFERENCE)}
 
 

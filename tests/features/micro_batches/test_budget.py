@@ -134,7 +134,7 @@ def test_a_sequence_that_alone_is_too_long_is_named_with_the_budget(
 
 
 def test_fewer_sequences_than_micro_batches_are_an_error_that_says_why(module: ModuleType) -> None:
-    words = r"at least 5 micro-batches, because .*100 tokens, and at most 6, .*; found 8,"
+    words = r"at least 5 micro-batches, because .*100 tokens, and at most 6, .*; found 8 micro-batches "
     with pytest.raises(JobSettingError, match=words):
         module.rearrange_micro_batches(padded([60] * 5 + [10]), max_token_len=BUDGET, num_batches_divided_by=4)
 

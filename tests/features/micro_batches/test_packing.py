@@ -40,7 +40,7 @@ def test_no_bin_is_over_the_budget_or_empty_and_each_sequence_is_in_one(
     count = -(-needed // divisor) * divisor
     weights = work(lengths) if by_work else None
     if count > len(lengths):
-        with pytest.raises(JobSettingError, match=f"found {count}, the largest number"):
+        with pytest.raises(JobSettingError, match=f"found {count} micro-batches"):
             partition(lengths, BUDGET, least=least, divisor=divisor, weights=weights)
         return
     bins = partition(lengths, BUDGET, least=least, divisor=divisor, weights=weights)

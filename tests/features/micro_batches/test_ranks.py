@@ -111,7 +111,7 @@ def test_a_sequence_that_is_too_long_is_an_error_on_both_ranks(found: dict[str, 
 
 
 def test_a_number_that_neither_rank_can_fill_is_an_error_on_both(found: dict[str, list[Any]]) -> None:
-    assert all("found 8, the largest number" in str(each) for each in found["too few sequences"])
+    assert all("found 8 micro-batches (the maximum" in str(each) for each in found["too few sequences"])
 
 
 def test_after_errors_the_ranks_still_agree(found: dict[str, list[Any]]) -> None:

@@ -31,7 +31,7 @@ def with_import(function: Function, source: str, ours: str) -> Function:
 
 
 def with_constant(function: Function, constant: str, ours: str) -> Function:
-    """Return a copy of `function` with the string `ours` instead of `constant`.
+    """Return a copy of `function` in which the string `ours` replaces `constant`.
 
     Raises ApplyError if the body does not contain `constant`.
     """

@@ -37,7 +37,7 @@ def _sum(parts: Sequence[Resources]) -> dict[str, float]:
 
 
 def amounts(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> str:
-    """Return a text that lists the amount of each required resource on each node."""
+    """Return a string that lists the amount of each required resource on each node."""
     names = _sum(bundles)
     return " | ".join(", ".join(f"{node.get(name, 0):g} {name}" for name in names) for node in nodes) or "no node"
 
@@ -68,10 +68,10 @@ def _fix(needed: Resources, total: Resources) -> str:
 
 
 def ordinal(assigned: str, visible: str | None) -> int:
-    """Return the index that the NPU with the id `assigned` has in a process that sees only the NPUs in `visible`.
+    """Return the index of the NPU `assigned` in a process that sees only the NPUs in `visible`.
 
-    `visible` is a list of ids separated by commas. None means that the process sees all NPUs. Raises LaunchError if
-    `assigned` is not in the list.
+    `assigned` is an NPU's id. `visible` is a list of ids separated by commas, or None if the process sees all NPUs.
+    Raises LaunchError if `assigned` is not in the list.
     """
     if visible is None:
         return int(assigned)

@@ -49,7 +49,7 @@ Hook = Callable[[RuntimeEnvironment | None], RuntimeEnvironment | None]
 
 
 def forward(runtime: RuntimeEnvironment) -> None:
-    """Add to upstream's runtime environment the variables that every process needs. Existing values are kept."""
+    """Add the variables that every process needs to upstream's runtime environment. Existing values are kept."""
     _add(runtime, given_by_ray=_submitted())
 
 
@@ -57,7 +57,7 @@ def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | No
     """Add the variables that every process needs to the runtime environment of `ray.init`. Existing values are kept.
 
     Ray calls this function. The function adds nothing if verl-npu is not active in this process. Raises FleetError if
-    the user set a variable to a value that conflicts with the value that every job needs.
+    the user set a variable to a value that conflicts with the required value.
     """
     earlier = environment.RAY_HOOK.read()
     if earlier:

@@ -31,8 +31,8 @@ fused_ops = Feature(
 
 
 def upstream_assigns(target: str) -> Probe:
-    """Return the probe that checks whether upstream itself patches `target`, in a verl version that patches each model
-    separately."""
+    """Return the probe that checks whether this verl version patches each model separately, and itself patches
+    `target`."""
     return AllOf(UPSTREAM_PATCHES_EACH_MODEL, Assigns(upstreams.NPU_PATCH, target))
 
 

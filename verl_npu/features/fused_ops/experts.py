@@ -230,8 +230,8 @@ _APPLY = "verl.workers.engine.fsdp.utils:apply_npu_fsdp_patches"
     undoes=[VISION_BLOCK],
 )
 def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
-    """Apply upstream's patches of the models. If transformers' expert block has a different layout from upstream's,
-    keep transformers' expert block."""
+    """Apply upstream's model patches. If transformers' expert block has a different layout from upstream's, keep
+    transformers' expert block."""
     module = importlib.import_module(modeling("qwen3_vl_moe"))
     own = module.Qwen3VLMoeTextSparseMoeBlock
     original()
@@ -254,8 +254,8 @@ def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None])
     undoes=[QWEN3_MOE_BLOCK, NEXT_BLOCK, VISION_BLOCK],
 )
 def keep_transformers_expert_blocks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Apply upstream's patches of the models, but keep each of transformers' expert blocks whose layout differs from
-    upstream's."""
+    """Apply upstream's model patches, but keep the expert blocks of transformers that have a different layout from
+    upstream's expert blocks."""
     if importlib.util.find_spec("transformers.models.qwen3_5") is None:
         # Upstream's patches cannot be imported. Upstream logs that and goes on.
         return original(*args, **kwargs)

@@ -32,9 +32,9 @@ class Context(Protocol):
 def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transposed: bool) -> Tensor:
     """Multiply the rows of x in groups, with one matrix for each group. Differentiable in x and the weights.
 
-    x [rows, inputs], ends int64 [groups] (the end row of each group), weights: one tensor [groups, inputs, outputs] or
-    a list of [inputs, outputs] -> [rows, outputs]. With `transposed`, the last two dimensions of the weights are
-    [outputs, inputs], as in a Linear. A group may be empty; then the gradient of its weight is zero.
+    Shapes: x [rows, inputs]; ends int64 [groups], the end row of each group; weights [groups, inputs, outputs], or a
+    list of tensors [inputs, outputs]; result [rows, outputs]. With `transposed`, the last two dimensions of the
+    weights are [outputs, inputs], as in a Linear. A group may be empty; then the gradient of its weight is zero.
     """
     return _product()(x, ends, transposed, *weights)
 
@@ -136,8 +136,8 @@ class Weights:
     def fit(self, tokens: Tensor) -> bool:
         """Return whether the grouped matrix multiplication can multiply `tokens` by these weights.
 
-        The multiplication needs a single dtype. With autocast, tokens and weights may differ, because both are cast.
-        The cast copies the weights, as it does in the loop over experts.
+        The multiplication needs a single dtype. With autocast, tokens and weights may have different dtypes, because
+        both are cast. The cast copies the weights, as in transformers' loop over the experts.
         """
         import torch
 

@@ -80,8 +80,8 @@ for _step in _STEPS:
     _MINI_BATCHES, uses=_BATCH, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS
 )
 def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor: object, data: Any) -> Iterator[Any]:
-    """Return placeholders of the mini-batches. Each placeholder has no elements, and holds its real mini-batch on the
-    host."""
+    """Return a placeholder for each mini-batch: a DataProto without elements that refers to the real mini-batch on
+    the host."""
     return map(_without_elements, original(actor, getattr(data, HELD, data)))
 
 

@@ -133,7 +133,7 @@ def write_contract(contract: Contract, folder: Path) -> Path:
 
 
 def read_contract(path: Path) -> Contract:
-    """Read a file that `write_contract` wrote. Raises DeclarationError if the file is damaged or has another
+    """Read a file that `write_contract` wrote. Raises DeclarationError if the file is damaged or has a different
     schema."""
     try:
         content = json.loads(path.read_text())

@@ -52,7 +52,7 @@ _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
     ),
 )
 def refuse_mindspeed_without_its_dependencies() -> None:
-    """Raise UnavailableError before the import of MindSpeed, if a missing package would make it fail halfway."""
+    """Raise UnavailableError before MindSpeed is imported, if a missing package would make the import fail halfway."""
     from .source import advice, missing_packages, needs_adaptor, package_folder
 
     mindspeed = package_folder("mindspeed", "features_manager")

@@ -70,10 +70,10 @@ def check(request: Request, contract: Contract) -> dict[str, object]:
 
 
 def problems(request: Request, contract: Contract) -> Iterator[Finding]:
-    """Yield the certain and the possible problems of a request: first problems with keys, then problems with types,
-    and then problems with combinations of keys.
+    """Yield the definite and possible problems of a request: first problems with keys, then problems with types, and
+    then problems with combinations of keys.
 
-    Values that are not expanded yet, and combinations that contain them, are not judged.
+    Unexpanded values, and combinations that contain them, are skipped.
     """
     asked = Asked(request, contract, Known(effective(request)), Known(request.section))
     for rule in RULES:

@@ -323,8 +323,8 @@ def _args_attributes(node: ast.AST) -> set[str]:
 
 
 def process_keys(mindspeed: Path) -> set[str]:
-    """Return the keys that MindSpeed's features, or the code that the features import, read from the arguments of the
-    process."""
+    """Return the keys of the process's arguments that are read by MindSpeed's features or by code that the features
+    import."""
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)

@@ -68,7 +68,7 @@ def repatch_again(owner: object) -> None:
 def give_mindspeed_the_actors_or_refs_overrides(
     original: Callable[..., None], worker: object, config: Section, role: str, *args: object, **kwargs: object
 ) -> None:
-    """Construct the worker while the overrides of its role are applied."""
+    """Construct the worker with the overrides of the worker's role applied."""
     # Upstream makes the process groups with the actor's sizes, also for a reference worker.
     request = request_of(role, config.actor.megatron)
     if role == "ref":

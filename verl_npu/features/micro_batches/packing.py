@@ -47,7 +47,7 @@ def pack(lengths: Sequence[int], budget: int) -> Bins:
 
 
 def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
-    """Return `count` bins within the budget whose sums of `weights` are about equal. This is a fast heuristic.
+    """Return `count` bins that fit the budget and have about equal sums of `weights`. This is a fast heuristic.
 
     `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError in the same cases as
     `check_count`.
@@ -65,7 +65,7 @@ def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -
             subject="the number of micro-batches on this rank",
             expected=f"at least {len(packed)} micro-batches, because of the budget of {budget} tokens, and at most "
             f"{len(lengths)}, which is the number of sequences",
-            found=f"{count}, the largest number of any rank, rounded up for virtual pipeline parallelism",
+            found=f"{count} micro-batches (the maximum over all ranks, rounded up for virtual pipeline parallelism)",
             fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
@@ -184,7 +184,7 @@ class Demand:
         if not self.fits:
             raise self._too_long(self.longest)
         if len(weights) != len(self.lengths):
-            raise self._unknown(f"a partition of {len(weights)} sequences or groups instead of {len(self.lengths)}")
+            raise self._unknown(f"a batch of {len(weights)} instead of {len(self.lengths)} sequences or groups")
         return spread(self.packed, self.lengths, self.budget, count, weights)
 
     def check_result(self, indices: Bins) -> None:

@@ -68,7 +68,7 @@ _SIZE_FIXES = {
 
 
 def check(config: Section, only: Collection[str] | None = None) -> None:
-    """Apply all rules, or only the rules whose codes are in `only`. Raises the error of the first refusal."""
+    """Apply all rules, or only the rules whose codes are in `only`. Raises the error of the first rule that fails."""
     for rule in RULES:
         if only is None or rule.code in only:
             refuse(rule.ask(config))
@@ -126,7 +126,7 @@ def sleep_mode_overrides(engine: Section) -> str:
 def sleep_mode_overrides_of(
     engine: Section, fields: frozenset[str] | None, is_upstreams: Callable[[str], bool]
 ) -> str:
-    """Return the overrides that build the vLLM engine without sleep mode.
+    """Return the overrides that disable the vLLM engine's sleep mode.
 
     Return an empty string if the engine has no sleep mode anyway, or if it is not upstream's own, because nothing is
     known about other engines. `fields` are the fields of upstream's RolloutConfig, or None if the class does not
@@ -188,7 +188,7 @@ def _ranks(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.ranks",
             subject=_TENSOR,
-            expected=f"a group of engines whose number of ranks divides the job's {nodes * each} NPUs",
+            expected=f"engine groups with a number of ranks that divides the job's {nodes * each} NPUs",
             found=f"engines of {size} ranks (tensor_model_parallel_size x pipeline_model_parallel_size)"
             + (f", in groups of {shared} that share a model" if shared > 1 else ""),
             fix="change a parallel size, trainer.nnodes, or trainer.n_gpus_per_node",

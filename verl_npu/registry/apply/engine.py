@@ -108,8 +108,8 @@ class Registry:
     def end(self) -> None:
         """Undo every patch, and remove every hook.
 
-        A second call tries again to undo what could not be undone. If this function is interrupted, it first undoes
-        everything else, and then raises the interruption.
+        A second call retries the patches that could not be undone. If this method is interrupted, it undoes the
+        remaining patches before it raises the exception that interrupted it.
         """
         if self._known is None and not self._ledger.bindings:
             return

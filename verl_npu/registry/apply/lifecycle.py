@@ -52,9 +52,9 @@ class Mutex:
     """A re-entrant lock that is always free in the child of a fork. The data that it guards is then intact.
 
     A fork copies the data of all threads, but it copies only one of the threads: the one that forks. With a plain
-    lock, the child might find the lock held forever. With a new lock, the child might find work of another thread half
-    done. So a fork waits until no other thread holds this lock. It stops waiting after some time, because the other
-    thread may itself wait for the forking thread, for example for the import of a module whose code forks.
+    lock, the child might find the lock held forever. With a new lock, the child might find another thread's work half
+    done. Therefore, a fork waits until no other thread holds this lock. The wait has a time limit, because the other
+    thread may be waiting for the forking thread, for example until the import of a module that forks is finished.
     """
 
     seconds = 10.0

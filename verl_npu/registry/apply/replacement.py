@@ -88,8 +88,7 @@ class Conventions:
 
     def marks(self, value: object) -> frozenset[str]:
         """Return the attributes that mark an object as registered: the attribute that upstream's registration sets,
-        and the attributes that functools.singledispatch sets on a function for which other code can register
-        implementations."""
+        and the attributes that functools.singledispatch sets on a generic function."""
         return frozenset({self.mark, "dispatch", "registry"} & getattr(value, "__dict__", {}).keys())
 
     def registrations(self, value: object) -> int:

@@ -148,8 +148,8 @@ class Write:
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """Return the name of the wrapper that other code has put around the object that the patch wrote, or an empty
-        string if there is none."""
+        """Return the name of another wrapper around the object that the patch wrote, or an empty string if there is
+        none."""
         current = self.slot.read()
         found = layers(callee(current))
         around = current is not self.after and any(
@@ -185,8 +185,8 @@ def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, k
 
 
 def pass_through(made: object, original: object) -> bool:
-    """Make a function that `replacement.build` returned behave like the original, for all code that still holds a
-    reference to the function. Return False if the object has no code object.
+    """Make the result of `replacement.build` call the original, for all code that still holds a reference to this
+    result. Return False if the result has no code object.
 
     The function's code object is replaced when the patch is reverted, so that calls need no check while the patch is
     in force.
@@ -256,8 +256,8 @@ class Binding:
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """Return the name of the wrapper that other code has put around the patch's object in the target, or an empty
-        string if there is none."""
+        """Return the name of another wrapper around the patch's object in the target, or an empty string if there is
+        none."""
         return Write(self.slot, self.before, self.after).within()
 
     def remarks(self) -> Iterator[str]:
@@ -294,8 +294,8 @@ class Binding:
     def restore(self) -> Rollback:
         """Undo each write of the patch separately. A second call retries the writes that could not be undone.
 
-        After all writes have been undone, code that still holds the patch's object calls upstream's function through
-        this object.
+        After all writes have been undone, the patch's object forwards calls to upstream's function, for code that
+        still holds the object.
         """
         rollback = Rollback()
         for write in reversed(self.writes):

@@ -102,8 +102,8 @@ def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[C
 
 
 def recorded(use: Collaborator, tree: SourceTree) -> str:
-    """Return a collaborator's definition in the format used in locks, or an empty string if the definition does not
-    fit."""
+    """Return a collaborator's definition in the format used in locks, or an empty string if the definition is not what
+    the patch needs."""
     from ..source.used import find
 
     found = find(use, tree)
@@ -190,8 +190,8 @@ def identify(
     `tree`.
 
     A pin is identical if every file used to answer the patches' questions is the same in `tree`. Only then are the
-    lock's answers used. If some of these files differ, but all targets and answers are the same, the pin is only the
-    nearest one, and the returned revision lists no differences. Packages that are not in `tree` are ignored, because a
+    lock's answers used. If some of these files differ, but all targets and answers are the same, the result is the
+    nearest pin without a list of differences. Packages that are not in `tree` are ignored, because a
     wheel may omit packages that a checkout has. `first` is the first package of the upstream, and shows where the
     upstream is installed. A package in another folder may be unrelated to the upstream, although it has the same name
     as one of the upstream's packages.

@@ -45,8 +45,8 @@ _ORDER = (State.NATIVE, State.FAILED, State.ABSENT)
 
 
 def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[str]:
-    """Return the top-level packages that upstream patches. If a tree does not cover one of these packages, the targets
-    in that package cannot be found."""
+    """Return the top-level packages that are patched by upstream itself. If a tree does not cover one of these
+    packages, the targets in that package cannot be found."""
     return {
         step.place.partition(".")[0] for module in modules for step in read_patches(module, tree).steps if step.value
     }
@@ -77,8 +77,8 @@ def natives_of(module: PatchModule, tree: SourceTree) -> list[Native]:
 
 
 def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dict[str, Verdict]:
-    """Return the verdicts. If a patch is native because upstream patches the same target itself, and upstream's patch
-    fails, mark verl-npu's patch as failed."""
+    """Return the verdicts. A patch that is native because of upstream's own patch of the target is marked as failed if
+    upstream's patch failed."""
     states = {native.step.place: native for native in natives}
 
     def confirm(verdict: Verdict) -> Verdict:

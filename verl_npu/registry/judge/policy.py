@@ -31,7 +31,7 @@ class Policy:
     """Features that the user has disabled."""
 
     def wrong(self, known: Iterable[str]) -> Iterator[SettingError]:
-        """Yield an error for each variable that names unknown features. Unknown names have no effect."""
+        """Yield an error for each variable that names unknown features, because unknown names have no effect."""
         names = sorted(known)
         for switch, chosen in (("FORCE", self.force), ("DISABLE", self.disable)):
             unknown = sorted(chosen - set(names))

@@ -13,8 +13,7 @@ from .absence import Baseline
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The differences between the code that uses a target in one tree and the code that uses the target at the nearest
-    pin."""
+    """The difference in the code that uses a target, between one tree and the nearest pin."""
 
     pin: str
     lost: tuple[str, ...] = ()

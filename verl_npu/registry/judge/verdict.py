@@ -152,7 +152,7 @@ class Evidence:
 
     @cached_property
     def is_outside(self) -> bool:
-        """Whether the part of the upstream that should contain the target is not installed in this environment."""
+        """Whether the part of the upstream package that should contain the target is not installed."""
         return not self.tree.has_part(str(self.patch.target), self.known.packages[0])
 
     def ask(self, atom: Atom) -> bool | None:
@@ -190,7 +190,7 @@ class Evidence:
 
     @cached_property
     def is_shown_native(self) -> bool:
-        """Whether conclusive answers to the patch's questions show that upstream already contains the patch's fix."""
+        """Whether the patch's probe shows conclusively that upstream already contains the patch's fix."""
         return bool(self.patch.retired_by.answer(self._shown)) and not self._is_emptied(Standing.NATIVE)
 
     @cached_property
@@ -222,8 +222,8 @@ class Evidence:
 
     @cached_property
     def claims(self) -> tuple[str, ...]:
-        """The names that make the patch unnecessary because upstream's own code assigns them. The assignments are
-        found in upstream's source."""
+        """The names that upstream's own code assigns, according to its source. These assignments make the patch
+        unnecessary."""
         atoms = self.patch.retired_by.atoms()
         return tuple(dict.fromkeys(a.place for a in atoms if isinstance(a, Assigns) and self.ask(a)))
 
@@ -248,16 +248,15 @@ class Evidence:
 
     @cached_property
     def unread(self) -> str:
-        """The reason why a question about an existing subject cannot be answered. The value is empty if all such
-        questions can be answered."""
+        """The reasons why the answer "no" to a question about an existing target or module is unreliable. The value is
+        empty if all such answers are reliable."""
         unread = (atom.unread(self.tree) for atom in self.patch.retired_by.atoms())
         return "; ".join(dict.fromkeys(filter(None, unread)))
 
     @cached_property
     def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
-        """The first collaborator (an upstream object that the patch's own code uses) whose definition in this tree
-        matches no pin, together with the definition that was found. The value is None if all collaborators are
-        unchanged."""
+        """The first collaborator (an upstream object that the patch's own code uses) with a definition in this tree
+        that matches no pin, and this definition. The value is None if all collaborators are unchanged."""
         return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
     def _changed(self, use: Collaborator) -> Found | None:

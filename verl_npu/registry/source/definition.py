@@ -431,8 +431,8 @@ class Definition:
 
 
 def define(nodes: Sequence[ast.stmt], constants: Mapping[str, object] = _NONE) -> Definition | None:
-    """Return the definition that results from `nodes`, the statements that bind a name, or None if `nodes` is empty.
-    `constants` are the constants of the module, which default values may refer to.
+    """Return the definition of a name that is bound by the statements `nodes`, or None if `nodes` is empty. Default
+    values may refer to `constants`, the constants of the module.
     """
     if not nodes:
         return None

@@ -148,7 +148,7 @@ def _folders(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
 
 
 class Portions(Folder):
-    """A namespace package made of one or more folders. Modules are found in the order of Python's search."""
+    """A namespace package made of one or more folders. Modules are found in Python's search order."""
 
     __slots__ = ("paths",)
 

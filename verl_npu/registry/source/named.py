@@ -115,7 +115,7 @@ class Collaborator:
 
     @property
     def package(self) -> str:
-        """The name of the top-level package that contains the collaborator."""
+        """The name of the top-level package that contains this collaborator."""
         return self.places[0].package
 
     @property

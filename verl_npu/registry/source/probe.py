@@ -35,8 +35,8 @@ class Probe(ABC):
 
     @abstractmethod
     def answer(self, ask: Ask) -> bool | None:
-        """Return the answer to this probe's question, or None if there is no answer. `ask` returns the answer to each
-        atom."""
+        """Return the answer to this probe's question, or None if there is no answer. `ask` answers each atom's
+        question."""
 
     @abstractmethod
     def atoms(self) -> Iterator[Atom]:
@@ -67,17 +67,17 @@ class Atom(Probe):
         """Return whether the answer to this atom's question is yes. If the subject does not exist, return False."""
 
     def unread(self, tree: SourceTree) -> str:
-        """Return the reason why the answer "no" is unreliable for a subject that exists, or an empty string if this
+        """Return the reason why the answer "no" is unreliable although the subject exists, or an empty string if this
         answer is reliable."""
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Return whether the answer "no" is conclusive on its own. The answer is conclusive if code can do the thing
-        that this atom looks for in only one way."""
+        """Return whether the answer "no" is conclusive on its own. The answer is conclusive if the code that this atom
+        looks for can be written in only one way."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Return whether this question's answer "yes" is conclusive without evidence from another question."""
+        """Return whether the answer "yes" is conclusive on its own."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:
@@ -207,8 +207,8 @@ class Passes(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Takes(Atom):
-    """A probe that asks whether the target has a parameter `parameter`. If `default` is given, this constant must be
-    the parameter's default."""
+    """A probe that asks whether the target has a parameter `parameter`. If `default` is given, the parameter must have
+    this default."""
 
     target: str
     parameter: str
@@ -283,7 +283,7 @@ class Imported(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Raises(Atom):
-    """A probe that asks whether the code raises `exception` under a condition that uses the name `when`."""
+    """A probe that asks whether the code raises `exception` under a condition that uses the name in `when`."""
 
     target: str
     exception: str
@@ -304,8 +304,8 @@ class Raises(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Reads(Atom):
-    """A probe that asks whether the code reads `name`: as a variable, as an attribute, or as a string with this
-    value."""
+    """A probe that asks whether the code reads a variable or an attribute with the name `name`, or contains a string
+    with this value."""
 
     target: str
     name: str
@@ -345,8 +345,8 @@ def _ends_with(name: str, end: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assigns(Atom):
-    """A probe that asks whether an upstream module that patches other packages assigns `target`, according to the
-    module's source.
+    """A probe that reads the source of `module`, an upstream module that patches other packages, and asks whether the
+    module assigns `target`.
 
     Whether the assignment takes effect is checked in the running process. Until then, a patch that is retired by this
     probe is *claimed* by upstream.

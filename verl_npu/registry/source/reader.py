@@ -69,7 +69,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One statement that binds or unbinds a name of the module, or of a class in it."""
+    """One statement that binds or unbinds a name in the module or in one of the module's classes."""
 
     path: str
     """The name within the module. A star stands for all names of its module or class."""
@@ -96,8 +96,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The body of a `try` statement, a module, or a function. If a step raises an error, execution leaves the
-    innermost `try` block that catches the error, or else the outermost block: the module or the function."""
+    """The body of a `try` statement, a module, or a function. An error ends the innermost `try` block that catches the
+    error. If no block catches the error, it ends the module or the function."""
 
     number: int
     catches: frozenset[str] = frozenset()
@@ -280,7 +280,7 @@ def names_in(conditions: Iterable[Written]) -> frozenset[str]:
 
 
 def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
-    """Return the full names of everything that a module imports at any place in its code. Raises SourceError if the
+    """Return the full names of everything that a module imports, anywhere in its code. Raises SourceError if the
     module cannot be parsed."""
     data = tree.read(module)
     parsed = tree.parse(module)
@@ -293,14 +293,14 @@ def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
 
 
 def imports_by_name(module: str, tree: SourceTree) -> bool:
-    """Return whether a module may import something in a way other than an import statement."""
+    """Return whether a module may import something without an import statement."""
     data = tree.read(module) or b""
     return b"import_module" in data or b"__import__" in data
 
 
 def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return a module in these packages that still imports the missing `subject` or the module that defined it, or
-    None if there is no such module."""
+    """Return a module in these packages that still imports the missing `subject` or its former module, or None if no
+    module does."""
     module, _, qualname = subject.partition(":")
     first = qualname.partition(".")[0]
     if tree.read(module) is not None:

@@ -172,8 +172,8 @@ class SourceTree:
         return ", ".join(map(str, paths_of(self._folders.get(package))))
 
     def has_part(self, subject: str, beside: str) -> bool:
-        """Return whether this tree has the part of an upstream in which `subject` is defined, or would be defined if
-        `subject` existed. A part is a module or a folder directly inside a top-level package.
+        """Return whether this tree has the part of an upstream that defines `subject`, or that would define it if it
+        existed. A part is a module or a folder directly inside a top-level package.
 
         `beside` is the first package of the upstream. A package that is not in the same folder as `beside` may be an
         unrelated package with the same name. For such a package, this method returns True only if the package contains
@@ -285,8 +285,8 @@ class SourceTree:
         return found
 
     def chain(self, target: Target) -> list[Target]:
-        """Return the target. If the target's module imports the target, follow the chain of imports, and also return
-        each location in the chain that exists in this tree.
+        """Return the target and, if the target's module imports the target from another module, each existing location
+        along the chain of imports.
 
         Moved code still counts as the target if the old module imports the code from the new module.
         """
@@ -305,8 +305,8 @@ class SourceTree:
                 waiting += self.origins(one)
 
     def meaning(self, target: Target) -> list[ast.stmt]:
-        """Return all statements that bind the target's name, in the target's own module and in the modules from which
-        that module imports the target."""
+        """Return all statements that bind the target's name, in the target's own module and in the modules that the
+        target is imported from."""
         return [node for one in self.chain(target) for node in self.nodes(one)]
 
     def _package_of(self, module: str, level: int) -> list[str]:
@@ -363,7 +363,7 @@ class SourceTree:
                 yield entry[:-1]
 
     def modules_of(self, packages: Sequence[str]) -> Iterator[str]:
-        """Yield the full names of all modules in `packages` that this tree has."""
+        """Yield the full names of this tree's modules in `packages`."""
         here = (package for package in packages if package.partition(".")[0] in self)
         return (module for package in here for module in self.modules_below(package))
 

@@ -115,7 +115,7 @@ def doctor(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Diagnose problems of a machine or a job, and suggest fixes.
+    """Diagnose problems with a machine or a job, and suggest fixes.
 
     The command compares the environment with the documentation of your version of verl. A difference that is known to
     make jobs fail is an error; any other difference is a warning. With the default, --level static, the command

@@ -18,7 +18,7 @@ from ..processes import ended_whole
 
 
 class Whole(click.Command):
-    """A click command that, when a signal terminates it, also terminates all the processes that it started."""
+    """A click command that terminates its child processes when a signal terminates the command."""
 
     def invoke(self, ctx: click.Context) -> object:
         with ended_whole():

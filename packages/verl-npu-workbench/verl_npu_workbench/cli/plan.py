@@ -149,8 +149,8 @@ _MARKS = {
     "--history",
     metavar="GOOD..BAD",
     help="Plan the job at each commit in this range, and report the commits that changed the job's memory. "
-    "--verl must be a clone of verl that contains these commits. Commits that change none of the files "
-    "that the job reads are skipped.",
+    "--verl must be a clone of verl that contains these commits. A commit is skipped if the job reads none "
+    "of the files that the commit changes.",
 )
 @json_option("Print the plan as JSON.")
 def plan(

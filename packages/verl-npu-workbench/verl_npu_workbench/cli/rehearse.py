@@ -108,13 +108,13 @@ def rehearse(
 ) -> None:
     """Run a scaled-down launch script on a few virtual NPUs.
 
-    SIMULATED: a rehearsal measures nothing on a real NPU.
+    SIMULATED: a rehearsal does not measure real NPUs.
 
     First, SCRIPT runs in a sandbox, where stand-ins replace the programs that it starts. From this run, the command
     learns how the script starts the trainer. Then the trainer runs in a sandbox on virtual NPUs, with a small random
-    model of the same architecture, generated data, short sequences, few NPUs, and few steps. All other settings keep
-    their values. Write the arguments of the script after --. If you omit SCRIPT, write the trainer's command after --.
-    If SCRIPT is a folder, the command rehearses every *.sh file in the folder and its subfolders.
+    model of the same architecture, generated data, short sequences, a few NPUs, and a few steps. All other settings
+    keep their values. Write the arguments of the script after --. If you omit SCRIPT, write the trainer's command
+    after --. If SCRIPT is a folder, the command rehearses every *.sh file in the folder and its subfolders.
 
     With --kernels, each launch of a Triton kernel is recorded, and Triton's interpreter computes it, which is slow.
     After the run, the kernels are compiled with the recorded arguments, as `verl-npu kernels` does.

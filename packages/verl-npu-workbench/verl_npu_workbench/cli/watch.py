@@ -51,7 +51,7 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     LOG is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files. To read the
     log from standard input, write `-`. If LOG does not exist yet, the command waits for it. The screen shows curves,
     the time of each phase of a step, tokens per second, the remaining time, and whether the training failed or stopped
-    without finishing. The screen also reports anomalies: NaN, an entropy collapse, a jump of the gradient norm, a step
+    without finishing. The screen also reports anomalies: NaN, an entropy collapse, a jump in the gradient norm, a step
     that takes twice the usual time, a rollout that gets slower or drifts from the trainer, responses that are cut off
     at the length limit, and host memory that keeps growing. If the rollout has its own NPUs, the screen shows whether
     the trainer or the rollout is waiting for the other. If you pipe the output, the command prints one line for each

@@ -105,7 +105,7 @@ def _refusal(path: Path, found: str) -> SourceError:
         expected=_("the shards of one FSDP checkpoint, in a format that can be loaded without executing code"),
         found=found,
         fix=_(
-            "copy the shards again from the machine that saved them, or compare on that machine with its "
-            "torch_npu (with VIRTUAL_ASCEND=1 if virtual NPUs saved the shards)"
+            "copy the shards again from the machine that saved them, or run the comparison on that machine, where "
+            "torch_npu is installed (if virtual NPUs saved the shards, set VIRTUAL_ASCEND=1)"
         ),
     )

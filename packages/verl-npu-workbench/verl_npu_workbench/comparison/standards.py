@@ -97,7 +97,7 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """A phrase that states how many of the criteria with a limit were evaluated."""
+        """A phrase that states how many of the criteria that have a limit were evaluated."""
         limited = [judged for judged in self.criteria if judged.limit != _NO_LIMIT]
         shown = sum(judged.outcome in (Outcome.WITHIN, Outcome.OUTSIDE) for judged in limited)
         return _("{shown} of {count} criteria shown").format(shown=shown, count=len(limited))

@@ -75,7 +75,7 @@ class Frame:
 
 
 def frames(event: Event) -> list[Frame]:
-    """For each owner, return the last frame of the owner's code, in the order of the traceback."""
+    """For each owner, return the last frame of the owner's code. The frames are in traceback order."""
     last: dict[Owner, Frame] = {}
     for text in event.frames:
         frame = frame_of(text)

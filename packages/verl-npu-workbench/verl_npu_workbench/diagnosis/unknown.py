@@ -80,8 +80,8 @@ def nearest(event: Event, rules: Sequence[LogRule] = RULES, most: int = 2) -> li
 
 
 def text_to_search(event: Event) -> str:
-    """Return the longest part of an error's text without numbers, paths, or addresses, because these differ in each
-    run."""
+    """Return the longest part of an error's text that contains no numbers, paths, or addresses. Numbers, paths, and
+    addresses differ in each run."""
     parts = [part.strip(" :,.()[]'\"") for part in _CHANGES.split(event.error)]
     return max((part for part in parts if part), key=len, default="")[:_SEARCHED]
 

@@ -106,7 +106,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
             if name
             else _("no CANN in the environment or in /usr/local/Ascend"),
             expected=str(need) or _("a CANN toolkit"),
-            why=_("torch_npu's native libraries require CANN's libraries when they are loaded"),
+            why=_("torch_npu's native libraries cannot be loaded without CANN's libraries"),
             fix=_install(need),
         )
     elif not found.libraries:
@@ -234,7 +234,7 @@ class NotElf(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SharedLibrary:
-    """The facts in an ELF file that the dynamic loader uses."""
+    """The facts that the dynamic loader reads from an ELF file."""
 
     path: Path
     needed: tuple[str, ...]
@@ -455,8 +455,8 @@ _FILES = {
 
 
 def judge_loadable(site: Site) -> Iterator[Finding]:
-    """Check whether torch_npu and vllm-ascend can be loaded. For each of these two packages that needs a missing
-    library, yield a finding that names the first missing library and the component that provides it."""
+    """Check whether torch_npu and vllm-ascend can be loaded. Yield one finding for each package. If a library is
+    missing, the finding names the first missing library and the component that provides the library."""
     for component, patterns in _FILES.items():
         name = f"{component.value}-libraries"
         package = site.package(component)

@@ -87,7 +87,7 @@ _WHY = {
 
 
 def judge_earlier_plugin(site: Site) -> Iterator[Finding]:
-    """Check that the environment contains neither the earlier plugin nor its edits of other packages' files."""
+    """Check that the earlier plugin is not installed, and that it left no edits in other packages' files."""
     traces = find_traces(site)
     for trace in traces:
         report = error if trace.fails else warning

@@ -280,7 +280,7 @@ COMPARED = (
     Component.FLASH_ATTN,
     Component.LIGER_KERNEL,
 )
-"""The packages whose versions are compared one by one, in the order in which `verl-npu setup` installs them. triton is
+"""The packages whose versions are compared one by one, in the order that `verl-npu setup` installs them. triton is
 not in this list, because the module `triton` checks it."""
 _NPU_PACKAGES = frozenset(
     {
@@ -590,7 +590,9 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
             name,
             _("MindSpeed {mindspeed} without Megatron").format(mindspeed=mindspeed),
             expected=f"megatron-core {Need.of(site, Component.MEGATRON)}",
-            why=_("`import mindspeed.megatron_adaptor` fails, and leaves PyTorch partly patched in that process"),
+            why=_(
+                "`import mindspeed.megatron_adaptor` fails, and leaves PyTorch partly patched in the importing process"
+            ),
             fix=_("export PYTHONPATH=$PYTHONPATH:/path/to/Megatron-LM  # or: pip install -e Megatron-LM"),
         )
     elif mindspeed is None:

@@ -201,7 +201,7 @@ class Need:
 
     @classmethod
     def of(cls, site: Site, component: Component) -> Need:
-        """Return the versions of a component that the site's pin requires with the site's rollout engines and kind of
+        """Return the versions of a component that the site's pin requires for the site's rollout engines and kind of
         NPU."""
         if site.pin is None or site.named is None:
             return cls(component, "", ())

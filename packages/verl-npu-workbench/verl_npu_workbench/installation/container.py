@@ -210,7 +210,7 @@ class Server:
         )
 
     def check_pod(self, npus: int, nodes: int) -> None:
-        """Check the number of NPUs of each pod, for a job on that many nodes.
+        """Check the number of NPUs of each pod in a job on `nodes` nodes.
 
         Raises:
             CommandError: Ascend's scheduler does not accept this number for a pod, or the server has fewer NPUs.

@@ -59,7 +59,7 @@ class Target:
 
     @property
     def environment(self) -> Environment:
-        """The pin's environment that determines the packages to install and their versions."""
+        """The selected environment of the pin. It determines the packages to install and their versions."""
         return self.named or self.pin.environments[0]
 
     @property

@@ -129,8 +129,8 @@ def refused(
     known: Mapping[str, object] | None = None,
     given: Mapping[str, object] | None = None,
 ) -> Iterator[str]:
-    """Yield the error messages that a function raises when it rejects its arguments. For a class, yield the messages
-    of its instantiation.
+    """Yield the error messages that a function raises when it rejects its arguments. For a class, yield the error
+    messages that instantiating the class raises.
 
     Args:
         known: the return values of calls that depend on the job's size. The keys are the calls' source text.
@@ -159,7 +159,7 @@ def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str
 
 def made(settings: Settings, key: str, tree: SourceTree, said: list[str] | None = None) -> object:
     """Return the object that Hydra creates from a section, or UNKNOWN if the section's class cannot be interpreted.
-    Errors of the class are added to `said`."""
+    Error messages that the class raises are added to `said`."""
     with contextlib.suppress(*ENDS):
         return _Reading("", tree, [] if said is None else said, {}).make_section(section(settings, key))
     return UNKNOWN

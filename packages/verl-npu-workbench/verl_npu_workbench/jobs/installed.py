@@ -1,5 +1,4 @@
-"""Modules and the user's files in which upstream looks up a class or a function by name. The modules are installed on
-this machine."""
+"""Installed modules and user files that upstream searches for a class or a function by name."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def has_member(module: Module, name: str) -> bool:
     """Return whether a module binds a name.
 
     Raises:
-        Unknown: its source does not show this.
+        Unknown: the module's source does not show whether the module binds the name.
     """
     tree = module.tree
     try:
@@ -46,14 +45,14 @@ def has_member(module: Module, name: str) -> bool:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message. It suggests a similar name or, if there is none, states that the name is
-    missing in this environment."""
+    """Return the text to append to an error message about a missing name: a similar name or, if there is none, a note
+    that the name is missing in this environment."""
     return "".join(f", but {each}" for each in get_close_matches(name, names, n=1, cutoff=0.8)) or f" {HERE}"
 
 
 def member_of(module: Module, name: str, call: ast.Call) -> object:
     """Return a stand-in for a class of a module that is installed on this machine. Raise Failed if the module does not
-    have the name, and Unknown if the source does not show whether the module has the name."""
+    define the name, and Unknown if the source does not show whether the module defines the name."""
     if not has_member(module, name):
         near = did_you_mean(
             name, bound_names(parsed.body) if module.tree and (parsed := module.tree.parse(module.name)) else ()

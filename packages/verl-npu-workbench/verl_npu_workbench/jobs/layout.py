@@ -31,8 +31,8 @@ class Parallelism:
     @property
     def multiple(self) -> int:
         """The number of tokens that must divide the length of each packed sequence, or 1 without a pipeline. The
-        lengths must be multiples from the start, because verl informs Megatron of the lengths of the tensors that
-        pipeline stages exchange before it pads the sequences. Source: verl/models/mcore/util.py,
+        lengths must be multiples from the start, because verl pads the sequences too late: Megatron already has the
+        lengths of the tensors that pipeline stages exchange. Source: verl/models/mcore/util.py,
         `preprocess_packed_seqs`."""
         return self.tensor * (2 * self.context if self.context > 1 else 1) if self.pipeline > 1 else 1
 
@@ -49,7 +49,7 @@ class Parallelism:
         return self.pipeline * math.lcm(self.sharing, experts)
 
     def divides(self, npus: int) -> bool:
-        """Return whether a whole number of replicas fits on this number of NPUs."""
+        """Return whether `npus` is a multiple of the number of NPUs in a replica."""
         return npus % self.replica == 0
 
     def replicas(self, npus: int) -> int:

@@ -238,8 +238,8 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
             ),
             subject=each.key,
             why=_(
-                "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not "
-                "divide the world size"
+                "megatron.core.parallel_state.initialize_model_parallel raises an error if the product of the "
+                "parallel sizes does not divide the world size"
             ),
             fix=_("choose sizes whose product divides the number of NPUs"),
         )
@@ -315,8 +315,8 @@ def _has_separate_engine(script: Script) -> bool:
 
 
 def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
-    """Warn about variables that workers read and that a script sets but does not export. `exports` are the variables
-    that are already exported."""
+    """Warn about each worker variable that a script sets but does not export. `exports` are the variables that are
+    already exported."""
     exported = {*_EXPORTED.findall(text), *exports}
     for name in dict.fromkeys(_ASSIGNED.findall(text)):
         if name not in exported:
@@ -369,21 +369,21 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
             _("{text!r}: {trouble}").format(text=listed, trouble=trouble)
             if trouble
             else ngettext(
-                "{count} visible NPU, but the job asks for {each} on each node",
-                "{count} visible NPUs, but the job asks for {each} on each node",
+                "{count} visible NPU, but the job requests {each} on each node",
+                "{count} visible NPUs, but the job requests {each} on each node",
                 count or 0,
             ).format(count=count, each=each),
             subject=", ".join(f"{name}={text}" for name, text in variables.items() if text is not None),
             why=_(
-                "torchrun starts a process for each NPU that the job asks for, and a process whose NPU is not in "
-                "the list ends with `invalid device ordinal`"
+                "torchrun starts a process for each NPU that the job requests. A process whose NPU is not in the list "
+                "fails with `invalid device ordinal`"
             )
             if by_torchrun
             else _(
-                "Ray counts only the NPUs in this list, unless Ray was started with another list, and verl stops, "
-                "or waits for the missing NPUs"
+                "Ray counts only the NPUs in this list, unless Ray was started with another list. If Ray counts too "
+                "few NPUs, verl stops or waits for the missing NPUs"
             ),
-            fix=_("set {virtual_npus} to {each}, or ask for fewer NPUs").format(virtual_npus=VIRTUAL_NPUS, each=each)
+            fix=_("set {virtual_npus} to {each}, or request fewer NPUs").format(virtual_npus=VIRTUAL_NPUS, each=each)
             if listed is None
             else _("list as many NPUs as the job uses on a node, or unset {visible_devices}").format(
                 visible_devices=VISIBLE_DEVICES
@@ -499,8 +499,8 @@ def _groups(script: Script) -> Iterator[Finding]:
                 _("a communication group of ray.util.collective in {module}").format(module=module),
                 subject=script.trainer.module,
                 why=_(
-                    "Ray's collectives do not support HCCL, and verl-npu replaces their groups only in verl's own "
-                    "recipes"
+                    "Ray's collectives do not support HCCL, and verl-npu replaces Ray's collective groups only in "
+                    "verl's own recipes"
                 ),
                 fix=_("start verl's own recipe, or read `verl-npu explain ray-collective-hccl` for other ways"),
             )
@@ -536,8 +536,8 @@ def _token_budget(script: Script) -> Iterator[Finding]:
             severity=Severity.WARNING,
             subject=key,
             why=_(
-                "a rank divides its sequences into {subject}, and the update fails if a single sequence with its "
-                "padding has more tokens"
+                "a rank divides its sequences into {subject}, and the update fails if a single padded sequence "
+                "exceeds this limit"
             ).format(subject=refusal.subject),
             fix=_("raise {key}, or lower {max_prompt} or {max_response}").format(
                 key=key, max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE
@@ -675,7 +675,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
         subject=f"{key}=True",
         why=_(
             "if the installed compiler rejects upstream's block sizes, verl-npu's feature fused_kernels uses smaller "
-            "blocks. Their results and speed on an NPU cannot be checked here"
+            "blocks. The kernels' results and speed on an NPU cannot be checked here"
         )
         if is_fixed
         else _(

@@ -44,7 +44,7 @@ class Trainer:
     ranks: int
     """The number of processes that torchrun starts on each node. It is 0 if Ray starts the workers."""
     folder: Path
-    """The folder in which the trainer starts."""
+    """The trainer's working directory."""
     exports: Mapping[str, str]
     """The variables that the script or Ray's runtime environment sets for the trainer."""
     nodes: int = 1
@@ -61,7 +61,7 @@ class Trainer:
 
     @property
     def name(self) -> str:
-        """The last part of the module's or file's name, without a file extension."""
+        """The last part of the module name or the file path, without the `.py` extension."""
         return re.split(r"[./]", self.module.removesuffix(".py"))[-1]
 
     @property
@@ -82,8 +82,8 @@ class Trainer:
 
 
 def is_of_cluster(variable: str) -> bool:
-    """Return whether an environment variable refers to something that exists only on the cluster that the script was
-    written for."""
+    """Return whether an environment variable refers to a resource of the script's original cluster, such as a network
+    interface, an address, or a library."""
     return bool(_CLUSTER_VARIABLES.match(variable))
 
 

@@ -28,11 +28,11 @@ class Failed(Unknown):
 
 
 class ListConfig(list[object]):
-    """A list of the configuration. After a conversion, it may be a plain list."""
+    """A list in the configuration. Upstream's code may have converted it to a plain list."""
 
 
 class DictConfig(dict[object, object]):
-    """A dictionary of the configuration. After a conversion, it may be a plain dictionary."""
+    """A dictionary in the configuration. Upstream's code may have converted it to a plain dictionary."""
 
 
 PLAIN = (str, bool, int, float, list, tuple, dict, type(None), ListConfig, DictConfig)
@@ -80,11 +80,11 @@ def _configured(value: object) -> object:
 
 
 class Registry(dict[object, object]):
-    """A registry dictionary in upstream's code. If a look-up does not find a name, upstream's registrations are
-    followed one after the other, until one of them adds the name. They may also fill dictionaries in the registry."""
+    """A registry dictionary in upstream's code. If a lookup does not find a name, upstream's registrations are
+    evaluated one by one until one of them adds the name. A registration can also fill a dictionary in the registry."""
 
     registrations: Generator[None, None, None]
-    """The registrations that have not been followed yet."""
+    """The registrations that have not been evaluated yet."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or any(name in self.keys() for _unused in self._following())
@@ -135,7 +135,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object of one of upstream's classes."""
+    """An instance of an upstream class."""
 
     of: Target
     attributes: dict[str, object] = field(default_factory=dict)
@@ -174,8 +174,8 @@ def section(settings: Settings, key: str = "") -> Section:
 
 
 def instance(of: Target, attributes: Mapping[str, object], before: object = None) -> object:
-    """Return an object of one of upstream's classes, with the given attributes. If `before` is an earlier state of the
-    object, keep the other attributes of `before`. All other attributes are unknown."""
+    """Return an instance of an upstream class with the given attributes. If `before` is an earlier state of the
+    instance, attributes that are not given keep their values from `before`. All remaining attributes are unknown."""
     return Object(of, {**(before.attributes if isinstance(before, Object) else {}), **attributes})
 
 
@@ -213,8 +213,8 @@ def is_partly_unknown(value: object) -> bool:
 def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
     """Call a Python function with `values`, and return its result.
 
-    If the call raises an error, raise Failed if all values have plain types, because upstream's code would raise the
-    same error. If a value has another type, raise Unknown.
+    If the call raises an error and all values have plain types, raise Failed, because upstream's code would raise the
+    same error. If the call raises an error and a value has another type, raise Unknown.
     """
     try:
         return function(*values)
@@ -226,7 +226,7 @@ def computed(node: ast.AST, function: Callable[..., Any], *values: Any) -> Any:
 
 def refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[object]) -> None:
     """Raise Failed if an ordering operator, such as `<`, compares an unknown value with a setting whose value is a
-    string. Upstream orders settings only relative to numbers, so the comparison would fail."""
+    string. Upstream compares settings only with numbers, so the comparison would fail."""
     sides = zip((node.left, *node.comparators), values, strict=True)
     texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
     if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):

@@ -72,8 +72,8 @@ def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
 def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks]]:
     """Return the block sizes to try, each with its number of halvings, fewest halvings first.
 
-    Halving one dimension of a block shrinks a buffer to half its size at best. Block sizes that are halved too few
-    times to remove the overflow are omitted.
+    Halving one dimension of a block at best halves the size of a buffer. Block sizes with too few halvings to prevent
+    the buffer overflow in `outcome` are omitted.
     """
     sides = blocks_of(arguments)
     halvings = [range(max(0, (value // _SMALLEST_SIDE).bit_length() - 1) + 1) for value in sides.values()]
@@ -104,8 +104,8 @@ def blocks_of(arguments: Arguments) -> Blocks:
 
 
 def halvings_needed(outcome: Outcome) -> int:
-    """Return the smallest number of halvings that can remove the overflow. One halving shrinks a buffer to no less
-    than half its size."""
+    """Return the smallest number of halvings that can prevent the buffer overflow in `outcome`. One halving at best
+    halves the size of a buffer."""
     ratio = outcome.needed / outcome.there if outcome.there else 1.0
     return max(1, math.ceil(math.log2(ratio))) if ratio > 0 else 1
 

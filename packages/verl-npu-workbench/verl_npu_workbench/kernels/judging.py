@@ -173,8 +173,8 @@ def _judge_group(target: Target, kernels: Sequence[Kernel], request: Request) ->
 
 
 def outcomes(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request: Request) -> list[Outcome]:
-    """Return the outcome of compiling each of these kernels. All kernels must be in one file. Cached outcomes are
-    used where possible."""
+    """Return the outcome of compiling each kernel in `jobs`. All kernels must be in one file. Cached outcomes are used
+    where possible."""
     keys = [_kept_as(kernel, case, request) for kernel, case in jobs]
     found = [None if request.fresh else _kept(key) for key in keys]
     missing = [index for index, outcome in enumerate(found) if outcome is None]
@@ -207,7 +207,7 @@ def _compiled(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request:
 
 
 def _ask(target: Target, request: Request, question: Mapping[str, object], seconds: float) -> Mapping[str, object]:
-    """Send a request to the compiling program, and return the response. If the program failed, the response has the
+    """Send a request to the compiler process, and return the response. If the process failed, the response has the
     key `wrong`."""
     request.go_on()
     chain = request.toolchain

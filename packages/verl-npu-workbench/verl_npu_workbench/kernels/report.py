@@ -27,8 +27,8 @@ class Report:
 
 
 def status(result: Report) -> Status:
-    """Return the exit status of a run, which shows whether a kernel fails, no kernel fails, or no kernel could be
-    judged."""
+    """Return the exit status of a run. The status distinguishes three results: a kernel failed, no kernel failed, or
+    no kernel could be judged."""
     verdicts = {each.best.verdict for each in result.judged}
     if any(verdict.fails for verdict in verdicts):
         return Status.FOUND
@@ -86,7 +86,7 @@ def fitted(judged: Judged) -> str:
 
 
 def said_blocks(blocks: Blocks) -> str:
-    """Format block sizes like a configuration: NAME=SIDE, …"""
+    """Format block sizes as comma-separated pairs, NAME=SIZE."""
     return ", ".join(f"{name}={side}" for name, side in blocks.items())
 
 

@@ -111,7 +111,7 @@ class Toolchain:
         return f"{self.pair.text}, Python {self.python.version[0]}.{self.python.version[1]}"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of the compiling process."""
+        """Return the environment variables of the compiler process."""
         own = Path(__file__).resolve().parents[2]
         return {
             "PATH": os.pathsep.join([str(self.folder / "ascendnpuir" / "bin"), "/usr/bin", "/bin"]),
@@ -126,7 +126,7 @@ class Toolchain:
         }
 
     def command(self) -> list[str]:
-        """Return the command line that starts the compiling program."""
+        """Return the command line that starts the compiler process."""
         return [self.python.program, *own_python("-m", "verl_npu_workbench.kernels.inside")[1:]]
 
 

@@ -1,5 +1,5 @@
-"""A launch on this host: `ray start` and the job. The hosts coordinate through a meeting (see `meeting`), because Ray
-itself offers no such mechanism."""
+"""A launch on this host: `ray start` and the job. The hosts coordinate through a rendezvous (see `meeting`), because
+Ray itself offers no such mechanism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meeting of a launch's hosts: the exchange of JSON messages over TCP, before Ray starts and when the job ends.
+"""The rendezvous of a launch's hosts: they exchange JSON messages over TCP before Ray starts and when the job ends.
 
 Each host introduces itself, or reports why it cannot take part. The head tells all hosts to start Ray and, at the end,
 sends them the job's exit status.
@@ -73,7 +73,7 @@ class Connection:
 
 
 class Meeting:
-    """The head's side of the meeting. Raises OSError if the port is in use."""
+    """The head's side of the rendezvous. Raises OSError if the port is in use."""
 
     def __init__(self, port: int, own: Member, nodes: int) -> None:
         self._listening = socket.create_server(("", port), backlog=1024)

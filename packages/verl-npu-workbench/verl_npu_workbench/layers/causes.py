@@ -35,7 +35,7 @@ from .reference import Kind, Operator, Reference, changed
 
 
 class Reason(Enum):
-    """The possible causes of a difference, each of which the comparison tests."""
+    """The possible causes of a difference. The comparison tests each cause."""
 
     BASE = _("rotary base")
     SCALING = _("rotary scaling")

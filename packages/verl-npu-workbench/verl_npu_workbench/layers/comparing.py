@@ -98,11 +98,11 @@ def compare(
     temperature: float = 1.0,
     graphs: Recording | None = None,
 ) -> Comparison:
-    """Compare the trainer and the engine with the trainer's model on the host, and look for the cause of the first
-    difference.
+    """Compare the trainer and the engine each with a run of the trainer's model on the host, and look for the cause of
+    the first difference.
 
     `reruns` and `graphs` are recordings of the engine with one setting changed. `graphs` is also compared with the
-    model.
+    model's run on the host.
 
     Raises:
         RolloutError: no operator of the trainer or no operator of the engine was recorded.

@@ -92,11 +92,11 @@ class Pair(NamedTuple):
 
 
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
-    """Judge each operator whose inputs and outputs were recorded, in the order in which the operators run.
+    """Judge each operator whose inputs and outputs were recorded, in execution order.
 
-    A block of operators is judged as a whole only if one of its operators was not recorded. All layers are judged as
-    a whole only if the residual stream was not recorded. The head and the computation of the log-probabilities are
-    judged as one operator only if the logits were not recorded.
+    If an operator of a block was not recorded, the block is also judged as a whole. If the residual stream was not
+    recorded, all layers are also judged as a whole. If the logits were not recorded, the head and the computation of
+    the log-probabilities are judged as one operator.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))
@@ -195,7 +195,7 @@ def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _scores(name: str, values: Mapping[str, torch.Tensor], reference: Reference) -> torch.Tensor:
-    """Return the scores by which the experts of each token are chosen."""
+    """Return the scores that determine each token's experts."""
     router = Operator(f"{name}.gate", Kind.ROUTER, (f"{name}:in",), ())
     logits = reference.compute(router, values).double()
     bias = getattr(reference.module(router.name), "e_score_correction_bias", None)

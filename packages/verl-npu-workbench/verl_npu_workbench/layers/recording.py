@@ -58,11 +58,11 @@ class Batch:
         return torch.tensor([rows[place] for place in self.answers()])
 
     def inputs(self) -> torch.Tensor:
-        """Return the input tokens at the places in `places`."""
+        """Return the input token at each place that `places` returns."""
         return torch.tensor([self.tokens[row][at] for row, at in self.places()])
 
     def targets(self) -> torch.Tensor:
-        """Return the tokens that follow the places in `answers`."""
+        """Return the token that follows each place that `answers` returns."""
         return torch.tensor([self.tokens[row][at + 1] for row, at in self.answers()])
 
 
@@ -132,7 +132,7 @@ class Recorder:
         self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
     ) -> Recording:
         """Return the values that were recorded at all places of the batch. For the head's outputs and the
-        log-probabilities, the places in `batch.answers()` are sufficient."""
+        log-probabilities, only the places that `batch.answers()` returns are needed."""
 
         def until(place: Place) -> tuple[int, ...]:
             return batch.tokens[place[0]][: place[1] + 1]
@@ -259,8 +259,8 @@ def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
 
 
 def weights_of(model: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Callable[[str], torch.Tensor | None]:
-    """Return a function that finds a weight of a transformers model, or one of these weights. The function takes the
-    weight's name relative to the decoder, or the name of the head's weight."""
+    """Return a function that finds a weight in `weights` or, if `weights` is None, in the transformers model. The
+    function takes the weight's name relative to the decoder, or the name of the head's weight."""
     prefix = prefix_of(model)
     held = dict(model.named_parameters(remove_duplicate=False)) if weights is None else weights
     return lambda name: held.get(prefix + name, held.get(name))

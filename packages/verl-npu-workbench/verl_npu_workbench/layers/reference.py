@@ -41,7 +41,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a model: it computes recorded outputs from recorded inputs."""
+    """One operator of a model, with the names of its recorded inputs and outputs."""
 
     name: str
     """The name of its module below the decoder. A step inside a module has the module's name and its own."""
@@ -137,7 +137,8 @@ _EAGER = "eager_attention_forward"
 
 @contextmanager
 def changed(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Within the `with` block, attributes have other values. A change is an owner, a name, and a value."""
+    """Context manager that sets attributes to other values within the `with` block. Each change is the attribute's
+    owner, its name, and its value."""
     with ExitStack() as stack:
         for owner, name, value in changes:
             stack.callback(setattr, owner, name, getattr(owner, name))
@@ -159,7 +160,7 @@ class _Exact(TorchFunctionMode):  # type: ignore[misc]
 class Reference:
     """A copy of the trainer's model on the host, in one dtype. In float64, no part of the copy computes in float32.
 
-    To test a possible cause of a difference, the following attributes are changed.
+    To test a possible cause of a difference, the comparison temporarily changes the following attributes.
     """
 
     temperature: float

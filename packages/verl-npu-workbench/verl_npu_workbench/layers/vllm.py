@@ -27,7 +27,7 @@ _RUN = "execute_model"
 _OF_KEYS = re.compile(r".*(\.key|\.value|[kv]_proj:out)")
 """The values that have key heads."""
 _SHARDED = re.compile(rf"{_OF_KEYS.pattern}|.*(\.query|\.attention|(q|q_b|gate|up)_proj:out|(o|out|down)_proj:in)")
-"""The values of which each rank of a tensor-parallel group has a part."""
+"""The values that are split among the ranks of a tensor-parallel group."""
 
 
 class LayerRecorder:
@@ -146,7 +146,7 @@ def main(folder: Path) -> None:
 
 
 def read(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
-    """Combine the recordings of all ranks. The weights have the names of a model of transformers."""
+    """Combine the recordings of all ranks. The weights have the names that transformers uses for this model."""
     answered, kv_heads = json.loads((folder / ANSWERS).read_text()), model.config.get_text_config().num_key_value_heads
     ranks = [torch.load(folder / f"rank-{rank}.pt") for rank in range(len([*folder.glob("rank-*.pt")]))]
     values = {name: _merged([each["values"][name] for each in ranks], name, kv_heads) for name in ranks[0]["values"]}

@@ -1,8 +1,8 @@
 """Estimates the offsets between the clocks of a job's hosts, from the times in a log that all hosts write to.
 
-Lines are in the order in which they arrived. If another host's line follows a line of the log's own host, it was
+Lines are in the order in which they arrived. If another host's line follows a line of the logging host, it was
 written at the same time or later. The other clock is therefore ahead by at most the difference between the two times.
-If the order is reversed, the difference is the least by which the other clock is ahead. The true offset is in between.
+If the order is reversed, the other clock is ahead by at least the difference. The true offset is in between.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ class Clocks:
     """The hosts whose clocks were set back during the log. Their times do not show the order of events."""
     _last: dict[str, float] = field(default_factory=dict)
     _own: float | None = None
-    """The time of the last line of the log's own host."""
+    """The time of the logging host's last line."""
     _before: dict[str, float] = field(default_factory=dict)
-    """The times of other hosts' lines since the last line of the log's own host; for each host, the time of its last
-    line."""
+    """The time of each other host's last line since the logging host's last line."""
     _most: dict[str, float] = field(default_factory=dict)
     _least: dict[str, float] = field(default_factory=dict)
 
     def note(self, host: str, pid: str, text: str) -> None:
-        """Record the time of a line. `host` is empty for the log's own host."""
+        """Record the time of a line. `host` is empty for the logging host."""
         if host and pid:
             self.hosts[pid] = host
         # Nearly all lines begin without a time.
@@ -72,8 +71,8 @@ class Clocks:
             self._before.clear()
 
     def ahead(self, host: str) -> float:
-        """Return by how many seconds a host's clock is ahead of the clock of the log's own host, or 0 if no offset is
-        known."""
+        """Return the number of seconds that a host's clock is ahead of the logging host's clock, or 0 if the log shows
+        no offset."""
         if host not in self._most or host not in self._least:
             return 0.0
         least, most = sorted((self._least[host], self._most[host]))

@@ -115,8 +115,8 @@ def _metrics(said: str) -> tuple[dict[str, float], int]:
 
 
 def _continuation(before: StepLine, text: str) -> StepLine | None:
-    """Parse the continuation of a step line that was broken into several lines. Return None if the text is not such a
-    continuation."""
+    """Parse the continuation of a step line that was broken into several lines, or return None if the text is not
+    such a continuation."""
     said = text.strip()
     if not said.strip("….- "):
         return before._replace(metrics={}, damaged=0)
@@ -323,10 +323,10 @@ class Assembly:
             self._thin()
 
     def leaves_out(self, line: str) -> bool:
-        """Return whether a line of a very long log can be skipped. Of such a log, only every `stride`-th step is kept.
-        A line of another step can be skipped, because the step would be discarded as soon as it was read.
+        """Return whether a line of a very long log can be skipped. Only every `stride`-th step of such a log is kept,
+        so the lines of other steps can be skipped.
 
-        Call this method only for lines that are followed by many other lines, as most lines of a very long log are.
+        Call this method only for a line that many other lines follow.
         """
         if self._stride == 1 or not line.startswith("step:") or "nan" in line or "inf" in line:
             return False
@@ -443,7 +443,7 @@ def _event_files(path: Path) -> list[Path]:
 
 
 def _events(files: Sequence[Path]) -> Iterator[StepLine]:
-    """Yield a step line for each event, in the order in which the events were written."""
+    """Yield a step line for each event, in writing order."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util

@@ -117,7 +117,7 @@ def _check_counted(trainer: Trainer) -> None:
 
 
 def module_of(job: Job) -> str:
-    """Return the trainer's module name, even if the script starts the trainer by its file."""
+    """Return the trainer's module name, even if the script starts the trainer by file path."""
     module, source, tree = job.trainer.module, job.entry.source.resolve(), job.tree.resolve()
     if not module.endswith(".py"):
         return module
@@ -144,7 +144,7 @@ def tuning_share(
     length counts.
 
     Raises:
-        PlanError: a size is not divisible by another size as the trainer requires, or a size is missing.
+        PlanError: a size is missing, or the trainer requires a size to be divisible by another size and it is not.
     """
     world = trainer.ranks * trainer.nodes
     sizes = Parallelism(sequence=size(settings, names.ulysses))

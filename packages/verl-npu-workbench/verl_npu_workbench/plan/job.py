@@ -55,8 +55,8 @@ class Part(Enum):
 
 
 class Holder(Enum):
-    """A purpose that memory is used for. The order follows csrc/ledger.h: first the holders that the ledger itself
-    knows, then those that a rank marks, then those without tensors."""
+    """A purpose that memory is used for. The members follow the order in csrc/ledger.h: first the holders that the
+    ledger itself recognizes, then the holders that a rank marks, then the holders without tensors."""
 
     ACTIVATIONS = _("activations and temporary buffers")
     MESSAGES = _("communication buffers")

@@ -51,7 +51,7 @@ _SECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A knob: settings that are changed together in the search for a plan that fits, and the reason for the change."""
+    """A group of settings that the plan search changes together, with the reason for the change."""
 
     changes: tuple[tuple[str, object], ...]
     why: str
@@ -133,8 +133,7 @@ def _room(fit: PhaseFit, verdict: Verdict) -> int:
 
 
 def _times(fit: PhaseFit, verdict: Verdict) -> int:
-    """Return the smallest power of two by which the number of NPUs must be multiplied so that the models' state
-    fits."""
+    """Return the smallest power of two that, multiplied by the number of NPUs, makes the models' state fit."""
     there = max(_room(fit, verdict) + _state(fit), 1)
     return int(2 ** max(math.ceil(math.log2(max(_state(fit), 1) / there)), 1))
 

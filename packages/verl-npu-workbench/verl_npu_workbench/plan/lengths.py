@@ -1,4 +1,4 @@
-"""Lengths of sequences, read from a file or drawn at random, and the choice of the lengths that a plan uses."""
+"""Lengths of sequences, read from a file or sampled at random, and the choice of the lengths that a plan uses."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
 
     Args:
         path: the file or folder.
-        tokenizer: the model's folder, whose tokenizer counts the tokens of verl's own dump. The dump has texts without
-            special tokens, so the count of a prompt's tokens is slightly too low.
+        tokenizer: the folder of the model whose tokenizer counts the tokens in a dump that verl wrote. A dump contains
+            texts without special tokens, so the token count of a prompt is slightly too low.
 
     Raises:
         PlanError: a file has an unsupported format, or there is no tokenizer to count the tokens of its texts.
@@ -50,14 +50,14 @@ def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
 
 
 def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> tuple[Length, ...]:
-    """Draw the lengths of responses from a log-normal distribution with a fixed seed. All prompts have the same
+    """Sample the lengths of responses from a log-normal distribution with a fixed seed. All prompts have the same
     length.
 
     Args:
         prompt: the length of each prompt.
         response: the mean length of a response.
         spread: the standard deviation divided by the mean.
-        sequences: the number of lengths to draw.
+        sequences: the number of lengths to sample.
     """
     sigma = math.sqrt(math.log1p(spread**2))
     mu = math.log(response) - sigma**2 / 2
@@ -66,12 +66,12 @@ def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> 
 
 
 def heaviest(lengths: Sequence[Length], sequences: int, budgets: Sequence[int] = ()) -> tuple[Length, ...]:
-    """From all groups of `sequences` consecutive lengths, return the group with the heaviest load: the most tokens in
+    """Of all groups of `sequences` consecutive lengths, return the group with the heaviest load: the most tokens in
     total or, with token budgets, the most tokens in one micro batch.
 
-    verl divides the tokens evenly among as few micro batches as a budget allows. A group with more tokens in total may
-    therefore need one more micro batch, so that each of its micro batches has fewer tokens. After the last length, the
-    lengths are repeated from the start.
+    verl divides the tokens evenly among as few micro batches as a budget allows. A group with more total tokens may
+    therefore be split into one more micro batch, and each of its micro batches then has fewer tokens. After the last
+    length, the lengths are repeated from the start.
     """
     around = list(itertools.islice(itertools.cycle(lengths), len(lengths) + sequences - 1))
     sums = [0, *itertools.accumulate(sum(length) for length in around)]

@@ -53,7 +53,7 @@ TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
 _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
 _MODELS = (PATH, "critic.model.path", "reward.reward_model.model_path")
 _STEPS = 100
-"""Steps of a planned job: schedules count them, and lengths are drawn for as many."""
+"""The number of steps in a planned job. Schedules count these steps, and lengths are sampled for them."""
 _NEEDED = 3 << 29
 """Bytes of this machine that a rank needs: 0.5 to 1.4 GiB were seen."""
 _THRESHOLD = "1"  # MiB: smaller tensors are real
@@ -242,9 +242,9 @@ def _check_megatron(settings: Settings) -> None:
                 ),
                 found=_("none"),
                 fix=_(
-                    "install the version that `verl-npu setup --pin PIN` lists for the script's verl, or plan "
-                    "with scripts/plan.sh, which creates an environment and requires {variable} to be a checkout "
-                    "of MindSpeed"
+                    "install the version that `verl-npu setup --pin PIN` lists for the script's verl, or set "
+                    "{variable} to the path of a MindSpeed checkout and run scripts/plan.sh, which creates an "
+                    "environment"
                 ).format(variable=environment.MINDSPEED.name),
             )
 
@@ -283,8 +283,8 @@ def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Wo
 
 
 def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Sequence[Length]:
-    """Return the lengths of the sequences in a run, measured or drawn at random, or an empty sequence if all have the
-    same length."""
+    """Return the lengths of the sequences in a run, measured or sampled at random, or an empty sequence if all
+    sequences have the same length."""
     if request.lengths:
         return measured_lengths(request.lengths, folder_of(path, request.model_config))
     if not request.spread or not request.response:
@@ -443,8 +443,8 @@ def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
 
 
 def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings for a run in which one rank processes two micro batches, each as large as one of its micro
-    batches in the real job. The settings do not require any files of the real job.
+    """Return the settings for a run in which each data-parallel replica processes `share.sequences` sequences, in
+    micro batches of the same size as in the real job. The settings do not require any files of the real job.
 
     `model` is the folder of a model without weights.
     """
@@ -467,8 +467,9 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
-    """Return settings for a model without weights. The settings turn off the parts that exist only in a complete
-    job."""
+    """Return settings that replace the job's models with `model`, the folder of a model without weights. The settings
+    turn off torch.compile and distributed checkpoints. They also set the optimizer's number of training steps, which
+    the trainer would compute from its data."""
     changes: dict[str, object] = {key: str(model) for key in _MODELS if settings.get(key) is not None}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)

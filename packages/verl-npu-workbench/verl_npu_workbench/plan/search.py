@@ -57,12 +57,12 @@ class Search:
 
 
 def make_fit(trainer: Trainer, tree: Path, request: Request, planned: Planned, verdict: Verdict) -> Search:
-    """Change settings (see `Knob`) one after the other until the plan fits. If a plan fits, it is the last attempt in
-    the result.
+    """Change settings (see `Knob`) one by one until the plan fits. If a plan fits, it is the last attempt in the
+    result.
 
     A change that does not reduce the missing memory is undone. Some memory does not shrink with more NPUs. If this
-    memory alone exceeds an NPU's memory, larger numbers of NPUs are not tried anymore. The number of NPUs is also
-    limited to a fixed multiple of the number in the script.
+    memory alone exceeds an NPU's memory, no larger number of NPUs is tried. The number of NPUs is also limited to a
+    fixed multiple of the number in the script.
     """
     tries: list[Try] = []
     useless: set[tuple[tuple[str, object], ...]] = set()

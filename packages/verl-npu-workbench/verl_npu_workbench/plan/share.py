@@ -99,16 +99,16 @@ class MicroBatch:
         return self.size * self.sequence_parallel
 
     def sequences(self, length: int, of: int) -> int:
-        """Return the number of sequences in the largest micro batch if a batch has `of` sequences of `length` tokens
-        each. verl creates as few dynamic micro batches as the tokens allow, and divides the sequences evenly among
-        them. Unless `bounded` is true, some micro batches can exceed the budget. Source:
+        """Return the number of sequences in the largest micro batch of a batch of `of` sequences, each with `length`
+        tokens. verl creates as few dynamic micro batches as the tokens allow, and divides the sequences evenly among
+        them. Unless `bounded` is true, some micro batches can exceed the token budget. Source:
         verl/utils/seqlen_balancing.py, `rearrange_micro_batches`."""
         if not self.dynamic:
             return min(self.size, of)
         return -(-of // min(self.number(length, of), of))
 
     def number(self, length: int, of: int) -> int:
-        """Return the number of micro batches for `of` sequences of `length` tokens each."""
+        """Return the number of micro batches in a batch of `of` sequences, each with `length` tokens."""
         if not self.dynamic:
             return -(-of // self.size)
         if self.bounded:
@@ -192,7 +192,7 @@ def share_of(
         settings: the script's settings.
         response: the number of tokens of a response.
         prompt: the number of tokens of a prompt.
-        measured: measured or drawn lengths of sequences, which replace `prompt` and `response`.
+        measured: measured or sampled sequence lengths, which replace `prompt` and `response`.
         bounded: whether micro batches stay within their token budgets.
 
     Raises:
@@ -236,18 +236,18 @@ def divided(
     measured: Sequence[Length],
     notes: Sequence[str] = (),
 ) -> Share:
-    """Divide the work of a step of any trainer among the ranks.
+    """Divide the work of one training step among the ranks, for any trainer.
 
     Args:
         world, local: the number of ranks in total and on a node.
         sizes: the parallel sizes.
         most: the longest prompt and response; the prompt is 0 if only the length of a whole sequence counts.
         batches: the micro batches of each phase.
-        step, mini: the number of sequences per rank in a step, and between two steps of the optimizer.
+        step, mini: the number of sequences per rank in a training step, and in a mini batch (one optimizer step).
         padded: a note for the user that lengths have no effect, because the model also computes padding tokens. An
             empty string if the model does not compute padding tokens.
         response, prompt: the lengths that the user specified.
-        measured: measured or drawn lengths.
+        measured: measured or sampled lengths.
         notes: notes for the user so far.
 
     Raises:
@@ -505,8 +505,8 @@ def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, 
 
 
 def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
-    """Return the sequence length at which the largest micro batch of a batch has the most tokens. `of` is the number
-    of sequences in the batch.
+    """Return the longest sequence length at which the tokens in a batch's largest micro batch reach, or nearly reach,
+    their maximum. `of` is the number of sequences in the batch.
 
     This is not always the maximum length: slightly shorter sequences may all fit into one micro batch, whereas
     sequences of the maximum length are split into two smaller micro batches.
@@ -535,7 +535,7 @@ def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> 
         length: the number of tokens of a sequence, or the mean number if lengths differ.
         most: the number of sequences that a rank has in a mini batch (for training phases) or in a step (for other
             phases).
-        alike: whether all sequences have this length.
+        alike: whether all sequences have the same length.
     """
 
     def shows(batch: MicroBatch, sequences: int) -> bool:

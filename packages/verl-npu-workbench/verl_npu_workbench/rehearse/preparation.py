@@ -255,8 +255,8 @@ def engine_for(
             fix=_("specify --rollout vllm")
             if vllm
             else _(
-                "rehearse the script at ccd7d934 with scripts/rehearse.sh --verl CHECKOUT, which installs "
-                "vLLM for CPUs"
+                "check out verl commit ccd7d934, and run scripts/rehearse.sh --verl CHECKOUT, which installs "
+                "vLLM's CPU build"
             ),
         )
     return engine
@@ -272,9 +272,9 @@ def write_questions(folder: Path, source: str, images: bool, rows: int = 64) -> 
     """Write questions about adding numbers to train.parquet and test.parquet. With `images`, each question has an
     image.
 
-    train.parquet has `rows` questions. The columns are the columns that verl's examples/data_preprocess writes: for
-    reinforcement learning, for single-turn supervised fine-tuning (extra_info, question, and answer), and for
-    multi-turn supervised fine-tuning (messages).
+    train.parquet has `rows` questions. The columns are those that verl's examples/data_preprocess writes for
+    reinforcement learning, single-turn supervised fine-tuning (extra_info, question, and answer), and multi-turn
+    supervised fine-tuning (messages).
     """
     import datasets
 

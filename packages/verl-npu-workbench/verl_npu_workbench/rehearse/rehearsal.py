@@ -187,7 +187,7 @@ def scaled_content(scaled: ScaledJob) -> dict[str, object]:
 
 
 def features(done: Rehearsed) -> dict[str, list[str]]:
-    """Return, for each feature, its states in all processes of the run."""
+    """Return each feature's states in all processes of the run."""
     manifests, unread = read_manifests(done.scaled.folder / "manifests")
     # The processes ran untrusted code, which may have written files that are not manifests.
     found = {"not known": [str(error) for error in unread]} if unread else {}

@@ -67,7 +67,7 @@ def architecture_of(path: str) -> Architecture:
     """Return the architecture whose name is in a model's path.
 
     Raises:
-        CommandError: the path contains no name of a known architecture.
+        CommandError: the path does not contain the name of a known architecture.
     """
     # The last parts of a path name the model; a folder above may name another one.
     for part in reversed([part.lower() for part in re.split(r"[/\\]", path) if part]):

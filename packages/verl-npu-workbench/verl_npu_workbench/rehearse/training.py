@@ -45,7 +45,7 @@ class Run:
 
 
 def command_of(trainer: Trainer, changes: Sequence[Change], npus: int, options: Sequence[str]) -> list[str]:
-    """Return the rehearsal's command: the script's own, followed by the changes."""
+    """Return the rehearsal's command: the script's command, followed by the changes."""
     start = [sys.executable]
     if trainer.ranks:
         start += ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc-per-node={npus}"]

@@ -7,7 +7,8 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """The kind of value, such as a password, that a name suggests. The mask in the text shows this kind."""
+    """The kind of value, such as a password, that a name suggests. A mask such as `<masked: password, 12 characters>`
+    shows this kind."""
 
     PASSWORD = "password"
     """A value chosen by a person. It may contain blanks and punctuation, or be a number."""

@@ -40,14 +40,14 @@ def allowed(environ: Mapping[str, str], named: Iterable[str] = ()) -> dict[str, 
 
 
 def restored(text: str, environ: Mapping[str, str]) -> str:
-    """Replace the placeholders that `allowed` inserted in a text with the original secrets, for a program outside the
-    sandbox."""
+    """Restore the original secrets behind the placeholders that `allowed` inserted, in a text for a program outside
+    the sandbox."""
     return _PLACEHOLDERS.sub(lambda found: environ.get(found[1], found[0]), text)
 
 
 def words_of(texts: Iterable[str], *folders: Path) -> set[str]:
-    """Return all words that may be variable names, from texts and from the files in `folders` that the texts
-    mention."""
+    """Return all words that may be variable names in the texts and in the files under `folders` that the texts, or
+    such files, mention."""
     words: set[str] = set()
     waiting, seen = list(texts), set[Path]()
     while waiting:

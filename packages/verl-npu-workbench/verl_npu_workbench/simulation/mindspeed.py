@@ -3,8 +3,8 @@
 The operators are the grouped products of experts (ops/csrc/cann/gmm.cpp and ops/csrc/atb/groupmatmul_add.cpp), the
 product that is added to a weight's gradient (ops/csrc/atb/matmul_add.cpp), the step of the swapped optimizer
 (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp), and, until MindSpeed 2.2.0, the fused rotary embedding
-(ops/csrc/cann/npu_rotary_position_embedding.cpp), for which later releases call torch_npu. From core_r0.16.0 on,
-Triton kernels for NPUs sort tokens by expert (ops/triton/sort_chunks_by_idx.py) and compute the recurrence of linear
+(ops/csrc/cann/npu_rotary_position_embedding.cpp). Later releases call torch_npu instead. From core_r0.16.0 on, Triton
+kernels for NPUs sort tokens by expert (ops/triton/sort_chunks_by_idx.py) and compute the recurrence of linear
 attention and its norm (core/ssm/chunk_gated_delta_rule.py, ops/triton/l2norm.py).
 """
 
@@ -221,7 +221,7 @@ def adamw_step(
 
 
 def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mode: int = 0) -> torch.Tensor:
-    """Rotate x [seqlen, batch, heads, width] by cos and sin, which have four dimensions that broadcast to x's.
+    """Rotate x [seqlen, batch, heads, width] by cos and sin, whose four dimensions broadcast to the dimensions of x.
 
     The checks and their RuntimeErrors follow MindSpeed's npu_rotary_position_embedding.cpp.
     """

@@ -108,7 +108,7 @@ def _in_float32(interpreter: ModuleType, upstreams: Callable[..., Handle], index
     def compute(self: object, *given: object) -> object:
         if any(_has_float8(each, interpreter) for each in given) and upstreams.__name__ != "create_dot":
             raise NotImplementedError(
-                "the virtual Ascend does not support float8 arithmetic: convert the values to another dtype first"
+                "virtual-ascend does not support float8 arithmetic: convert the values to another dtype first"
             )
         result = upstreams(self, *(_widened(interpreter, each) for each in given))
         if not _is_bfloat16(given[index], interpreter):
@@ -160,7 +160,7 @@ def _refused(interpreter: ModuleType, upstreams: Method) -> Method:
     @functools.wraps(upstreams)
     def refuse(self: object, *given: object) -> object:
         if any(_is_bfloat16(each, interpreter) for each in given):
-            raise NotImplementedError("the virtual Ascend does not support atomic operations on bfloat16")
+            raise NotImplementedError("virtual-ascend does not support atomic operations on bfloat16")
         return upstreams(self, *given)
 
     return refuse
@@ -171,7 +171,7 @@ def _refused_in_reductions(interpreter: ModuleType, upstreams: Method) -> Method
     def refuse(self: object, given: Block | tuple[Block, ...]) -> object:
         for each in given if isinstance(given, tuple) else (given,):
             if _is_bfloat16(each.handle, interpreter):
-                raise NotImplementedError("the virtual Ascend does not support bfloat16 reductions: use float32")
+                raise NotImplementedError("virtual-ascend does not support bfloat16 reductions: use float32")
         return upstreams(self, given)
 
     return refuse

@@ -220,12 +220,12 @@ def _names(told: Sequence[str | int], parameters: Sequence[str]) -> tuple[str, .
 def _check_possible(name: str, interpreter: ModuleType) -> None:
     if not is_known(interpreter):
         raise NotImplementedError(
-            f"Triton kernel {name}: the virtual Ascend does not support the interpreter of Triton "
+            f"Triton kernel {name}: virtual-ascend does not support the interpreter of Triton "
             f"{sys.modules['triton'].__version__}; the tested releases are 3.2 and 3.5"
         )
     if torch.npu.is_current_stream_capturing():
         raise NotImplementedError(
-            f"Triton kernel {name}: the virtual Ascend cannot capture this kernel in a graph, because Triton's "
+            f"Triton kernel {name}: virtual-ascend cannot capture this kernel in a graph, because Triton's "
             "interpreter runs it"
         )
     if ledger.phantom_bytes():

@@ -81,7 +81,7 @@ class _Kernel:
         reference = reference_of(self._name, list(self._parameters.parameters))
         if reference is None:
             raise NotImplementedError(
-                f"the Triton kernel {self._name} is not implemented by the virtual Ascend (VIRTUAL_ASCEND is set)"
+                f"virtual-ascend does not implement the Triton kernel {self._name} (VIRTUAL_ASCEND is set)"
             )
         arguments = self._parameters.bind(*given, **named).arguments
         check_devices(self._name, arguments)
@@ -100,7 +100,7 @@ def reference_of(name: str, found: Sequence[str]) -> Reference | None:
     _, *expected = inspect.signature(reference).parameters
     if list(found) != expected:
         raise NotImplementedError(
-            f"Triton kernel {name}: the virtual Ascend has a reference for the parameters {', '.join(expected)}, "
+            f"Triton kernel {name}: virtual-ascend has a reference for the parameters {', '.join(expected)}, "
             f"but the kernel in the installed release has the parameters {', '.join(found)}"
         )
     return reference
@@ -191,8 +191,7 @@ def _ascend_slot_mapping(
     """
     if TOTAL_CP_WORLD_SIZE != 1:
         raise NotImplementedError(
-            "vllm-ascend's _compute_slot_mapping_kernel with context parallelism is not implemented by the "
-            "virtual Ascend"
+            "virtual-ascend does not implement vllm-ascend's _compute_slot_mapping_kernel with context parallelism"
         )
     _slot_mapping(
         grid,

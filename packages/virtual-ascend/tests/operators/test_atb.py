@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_refused(call: Callable[[], None], message: str) ->
             "the cache is torch.float32, and the tensor is torch.float16",
         ),
         (torch.ones(2, 1, 2), ints(0, 4), "slot 4 is outside the cache, which has room for 4 tokens"),
-        (torch.ones(2, 2, 2), ints(0, 1), "a slot for each token"),
+        (torch.ones(2, 2, 2), ints(0, 1), "one slot for each token"),
     ],
 )
 def test_what_does_not_fit_into_a_cache_is_refused(key: Any, slots: Any, message: str) -> None:

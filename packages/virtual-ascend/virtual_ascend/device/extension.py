@@ -91,7 +91,7 @@ class Extension(Protocol):
         """Record a call in the graph. Each replay calls `again` with tensors at the addresses of `tensors`."""
 
     def weak_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor that shares the tensor's memory but does not keep the memory alive."""
+        """Return a tensor that shares the memory of `tensor` but does not keep the memory alive."""
 
     def set_graph_reporter(self, report: Callable[[str], None], strict: bool) -> None:
         """Set the function that is called when a replay uses freed memory. `strict` specifies whether such a replay is
@@ -179,7 +179,7 @@ class Extension(Protocol):
         """Set the functions that the library's exported `my_malloc` and `my_free` call."""
 
     def map_memory(self, data: int) -> None:
-        """At a reserved address, map memory that is filled with a poison pattern. Raise RuntimeError if memory is
+        """Map memory that is filled with a poison pattern at a reserved address. Raise RuntimeError if memory is
         already mapped at the address, or if the address is not reserved."""
 
     def unmap_memory(self, data: int) -> None:

@@ -179,9 +179,9 @@ def interface(environment: Mapping[str, str], present: Sequence[str]) -> str | N
     """Choose one of the network interfaces in `present`. Return None for loopback.
 
     `HCCL_SOCKET_IFNAME` is interpreted as HCCL documents it: a comma-separated list of prefixes of interface names. If
-    the list starts with `=`, its items are full names. A leading `^` selects all other interfaces. Names that this
-    machine does not have are not an error, because users run a recipe on a laptop with the settings of a cluster. If
-    the variable selects no interface, `GLOO_SOCKET_IFNAME` is used.
+    the list starts with `=`, its items are full names. A leading `^` selects all other interfaces. Names of missing
+    interfaces are ignored, because users run a recipe on a laptop with the settings of a cluster. If the variable
+    selects no interface, `GLOO_SOCKET_IFNAME` is used.
     """
     asked = environment.get(HCCL_INTERFACE, "")
     others, exact = asked.startswith("^"), asked.removeprefix("^").startswith("=")

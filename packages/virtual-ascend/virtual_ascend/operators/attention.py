@@ -58,7 +58,7 @@ TEMPLATE = 2048  # the side of the mask of compressed modes
 
 
 class SparseMode(IntEnum):
-    """The mode that selects the scores that are kept. i is the row of the query, and j is the column of the key."""
+    """The mode, which selects the scores to keep. i is the row of the query, and j is the column of the key."""
 
     DEFAULT = 0  # not masked, j-i <= next_tockens and i-j <= pre_tockens
     ALL = 1  # not masked
@@ -173,8 +173,8 @@ def _check_mask(rule: Rule, packed: bool) -> None:
 
 
 def check_prefix(rule: Rule, sequences: int) -> None:
-    """Raise RuntimeError if a prefix mode is requested without exactly one prefix for each sequence, or for more than
-    32 sequences."""
+    """Raise RuntimeError if a prefix mode is requested for more than 32 sequences, or without exactly one prefix for
+    each sequence."""
     if rule.mode not in _PREFIXED or rule.mask is None:
         return
     if rule.prefix is None or len(rule.prefix) != sequences or sequences > 32:
@@ -470,8 +470,8 @@ def scaled_dot_product_attention(
     """torch's operator: query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D].
 
     The fused form saves query, key, value, the result, and sixteen float32 numbers for each row. Its results are the
-    same as on the CPU. Tensors with other dimensions or dtypes, masks that are not bool, and dropout are not fused, so
-    the attention scores stay in memory. A real NPU also fuses dropout.
+    same as on the CPU. With other dimensions or dtypes, with a mask that is not bool, or with dropout, the operator is
+    not fused, so the attention scores stay in memory. A real NPU also fuses dropout.
     """
     if not _is_fused(query, key, value, attn_mask, dropout_p):
         found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(

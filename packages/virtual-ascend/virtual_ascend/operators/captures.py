@@ -89,7 +89,7 @@ def end() -> None:
 
 
 def follow(follower: Follower | None) -> None:
-    """Set the function that adds calls to the graph during the capture that is about to begin."""
+    """Set the function that adds calls to the graph during the next capture. None removes the function."""
     global _follower
     _follower = follower
 

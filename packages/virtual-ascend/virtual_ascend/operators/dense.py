@@ -143,7 +143,7 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
         (y, rstd, x1 + x2).
 
     Raises:
-        RuntimeError: npu_rms_norm raises this error, or the backward pass is run.
+        RuntimeError: shapes or dtypes do not match, or the backward pass is run.
     """
     if x1.shape != x2.shape or x1.dtype != x2.dtype:
         raise RuntimeError(
@@ -352,7 +352,7 @@ def npu_cross_entropy_loss(
     if label_smoothing or lse_square_scale_for_zloss or return_zloss:
         raise NotImplementedError(
             "npu_cross_entropy_loss: virtual-ascend does not implement label_smoothing, lse_square_scale_for_zloss, "
-            "and return_zloss"
+            "or return_zloss"
         )
 
     def compute(input: Tensor, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -402,7 +402,7 @@ def npu_apply_adam_w(
         NotImplementedError: amsgrad or max_grad_norm is passed.
     """
     if amsgrad or max_grad_norm is not None:
-        raise NotImplementedError("npu_apply_adam_w: virtual-ascend does not implement amsgrad and max_grad_norm")
+        raise NotImplementedError("npu_apply_adam_w: virtual-ascend does not implement amsgrad or max_grad_norm")
     parameter, first, second = out
     with torch.no_grad():
         gradient = -grad if maximize else grad
@@ -462,7 +462,7 @@ def npu_transpose_batchmatmul(
     batch_split_factor is greater than 1. K and N are multiples of 16.
 
     Raises:
-        RuntimeError: shapes, dtypes, permutations, or a factor are not allowed by the operator's documentation, or the
+        RuntimeError: the operator's documentation does not allow a shape, dtype, permutation, or factor, or the
             backward pass is run.
     """
     name, factor = "npu_transpose_batchmatmul", batch_split_factor or 1

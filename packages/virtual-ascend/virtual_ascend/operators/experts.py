@@ -469,7 +469,7 @@ def npu_moe_finalize_routing(
 
 
 def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
-    """Return, for each expert, the index after its last row, int32 [num_expert]. The argument contains the expert of
+    """Return the index after the last row of each expert, as int32 [num_expert]. The argument contains the expert of
     each row, and the rows are sorted by expert.
 
     Raises:
@@ -513,7 +513,7 @@ def npu_moe_token_permute(
     kept = order.numel()
     if num_out_tokens is not None and kept + num_out_tokens < 0:
         raise RuntimeError(
-            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more than the {kept} rows that exist"
+            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than the {kept} existing rows"
         )
     if num_out_tokens:
         kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
@@ -917,7 +917,7 @@ def _check_form(
             f"{name}: x and weight must have the same dtype, but have {x[0].dtype} and {weight[0].dtype}"
         )
     if group_type == -1 and any(matrix.dim() != 2 for matrix in weight):
-        raise RuntimeError(f"{name}: with group_type -1 each weight must have 2 dimensions")
+        raise RuntimeError(f"{name}: with group_type -1, each weight must have 2 dimensions")
 
 
 def _ends(
@@ -927,7 +927,7 @@ def _ends(
         raise RuntimeError("npu_grouped_matmul: group_type 0 and 2 require a group_list")
     if isinstance(group_list, Tensor) and group_list.dim() != 1:
         raise RuntimeError(
-            f"npu_grouped_matmul: group_list must have one dimension with group_list_type {kind}, but its shape is "
+            f"npu_grouped_matmul: with group_list_type {kind}, group_list must have one dimension, but its shape is "
             f"{tuple(group_list.shape)}"
         )
     numbers = [int(n) for n in (group_list.tolist() if isinstance(group_list, Tensor) else group_list)]

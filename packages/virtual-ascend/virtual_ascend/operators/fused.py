@@ -96,7 +96,7 @@ def fused(
 def computed(
     name: str, compute: Compute, results: Sequence[Result], tensors: Sequence[Given], *, flops: float = 0.0
 ) -> tuple[Tensor, ...]:
-    """Compute `results` as `fused` does, without a gradient."""
+    """Compute `results` like `fused`, but without a gradient."""
     like = next(tensor for tensor in tensors if tensor is not None)
     made = tuple(torch.empty(tuple(result.shape), dtype=result.dtype, device=like.device) for result in results)
     if _have_values([*tensors, *made]):

@@ -115,8 +115,9 @@ def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
         )
     if cache.dim() != 4 or tensor.shape[1:] != cache.shape[2:] or slots.numel() > tensor.shape[0]:
         raise RuntimeError(
-            f"{name}: expected [tokens, heads, size], a cache [blocks, block size, heads, size] and a slot for each "
-            f"token, but got shapes {tuple(tensor.shape)}, {tuple(cache.shape)}, and {tuple(slots.shape)}"
+            f"{name}: expected a tensor [tokens, heads, size], a cache [blocks, block size, heads, size], and at most "
+            f"one slot for each token, but got shapes {tuple(tensor.shape)}, {tuple(cache.shape)}, and "
+            f"{tuple(slots.shape)}"
         )
     flat, places = cache.view(-1, *cache.shape[2:]), slots.flatten().long()
     kept = places >= 0

@@ -34,7 +34,7 @@ _DTYPES = {
 
 
 class Format(IntEnum):
-    """The numbers of the storage formats in ACL: `torch_npu.Format`, as in torch_npu/npu/_format.py."""
+    """ACL's numbers for the storage formats. The same as `torch_npu.Format` in torch_npu/npu/_format.py."""
 
     UNDEFINED = -1
     NCHW = 0

@@ -81,8 +81,8 @@ def npu_quantize(
     zero_points)`. Has no backward pass.
 
     Shapes: scales and zero_points have one of three shapes: [1]; [D], where D is the size of input's dimension `axis`;
-    or as many dimensions as input, each of size 1 except dimension `axis`. If `div_mode` is false, -2 for `axis`
-    means the second-to-last dimension, and any other value the last one.
+    or the shape of input with every dimension except `axis` set to 1. If `div_mode` is false, -2 for `axis` means the
+    second-to-last dimension, and any other value means the last dimension.
 
     Returns:
         An int8 tensor with the shape of input.

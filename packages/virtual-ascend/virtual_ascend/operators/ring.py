@@ -172,8 +172,8 @@ def npu_ring_attention_update(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Merge the attention results for two sets of keys into the attention over both sets. Has no backward pass.
 
-    Shapes: attention [S,B,N*D] with maximum and sum float32 [B,N,S,8] (SBH), or [T,N,D] with [T,N,8] (TND, which
-    requires `actual_seq_qlen`, int64).
+    Shapes: in the SBH layout, attention [S,B,N*D], maximum and sum [B,N,S,8]; in the TND layout, attention [T,N,D],
+    maximum and sum [T,N,8]. Maximum and sum are float32. TND requires `actual_seq_qlen` (int64).
 
     Returns:
         (attention, softmax_max, softmax_sum), with the same shapes and dtypes.

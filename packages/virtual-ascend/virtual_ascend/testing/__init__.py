@@ -88,8 +88,8 @@ def free_port() -> int:
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Return a copy of this process's environment variables that makes two virtual NPUs visible. Each variable that
-    `changes` sets to None is removed."""
+    """Return a copy of this process's environment variables, changed so that a program has two virtual NPUs. Each
+    variable that `changes` sets to None is removed."""
     env = {**os.environ, NPUS.name: str(NPUS_OF_A_TEST), "OMP_NUM_THREADS": "1"}
     env.pop(VISIBLE_DEVICES, None)
     for name, value in changes.items():

@@ -55,7 +55,7 @@ class _ForkServer:
         atexit.register(self.end)
 
     def end(self) -> None:
-        """End the fork server, unless this process is forked off the one that started it."""
+        """End the fork server if this process started it. In a fork of this process, do nothing."""
         if os.getpid() == self.starter:
             # A process that was forked off this one may hold the connection, too.
             with contextlib.suppress(OSError):
@@ -68,13 +68,13 @@ _current: list[_ForkServer] = []
 
 
 def install() -> None:
-    """From now on, fork the programs of `run` and `start_ranks`, except for programs that need a new process."""
+    """From now on, fork the programs that `run` and `start_ranks` start, except programs that need a new process."""
     STARTERS.append(start)
 
 
 def start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str] | None:
-    """Fork a program, with its output in pipes. Return None if the program needs a process of its own, because it does
-    something before it imports torch, or changes variables that are read as early as that."""
+    """Fork a program, with its output in pipes. Return None if the program needs its own process, because it does
+    something before it imports torch, or changes variables that are read when Python starts or torch is imported."""
     if not _imports_torch_first(code) or _early(env) != _fork_server().early:
         return None
     return _Program(code, arguments, env)
@@ -158,7 +158,7 @@ def _early(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def serve(descriptor: int) -> str:
-    """Import torch, and fork a process for each request. Return only in the process of a program, with its code."""
+    """Import torch, and fork a process for each request. Return only in the forks, with the source code to run."""
     import torch
 
     requests = socket.socket(fileno=descriptor)

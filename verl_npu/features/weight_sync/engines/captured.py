@@ -72,10 +72,10 @@ def moved(before: Places, layouts: Iterable[Layout]) -> dict[str, _Place]:
 
 
 def readers(places: Places) -> dict[str, Reader] | None:
-    """Find the tasks of captured graphs that read from these addresses.
+    """Find the tasks in captured graphs that read from the memory ranges in `places`.
 
-    Return a mapping from the name of the tensor that was at each address to the first such task, or None if the graphs
-    cannot be inspected, as on a real NPU.
+    Return a mapping from each tensor name in `places` to the first such task, or None if the graphs cannot be
+    inspected, as on a real NPU.
     """
     captured = cast(
         "Callable[[], list[list[Task]]] | None", getattr(sys.modules.get("torch_npu"), "__captured__", None)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One part of a weight that is split along a dimension into parts of the same size, one for each rank. The last
-    parts can be shorter."""
+    """One rank's part of a weight that is split along a dimension. Each part has the length `size`, except that the
+    last parts can be shorter."""
 
     dim: int
     size: int
@@ -126,7 +126,7 @@ _COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"), ("w_vc", "w_k
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of a tensor that the engine uses for computation."""
+    """The layout in which the engine holds a tensor for its computations."""
 
     name: str
     """The engine's name for the tensor."""

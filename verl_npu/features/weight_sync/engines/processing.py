@@ -25,7 +25,7 @@ _REFRESHES = "_verl_npu_refreshes_copies"
 
 
 def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
-    """If vllm-ascend has transposed experts, restore the layout that vLLM's loader expects.
+    """If vllm-ascend transposed the experts, restore the layout that vLLM's loader expects.
 
     Call this function only if `process_weights_after_loading` runs after the load, because that method transposes the
     experts again. vllm-ascend itself restores the layout only when an engine wakes up. In an engine that does not
@@ -61,7 +61,7 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
     intermediate, hidden). The loader then decides from the shape of a new weight whether to transpose the weight. The
     shape of a square weight does not show whether a transposition is necessary. In v0.13.0 and later
     (`ops/fused_moe/fused_moe.py`), there is no `transpose`. Each call of `process_weights_after_loading` transposes
-    the experts, and only a wake-up transposes them back. The loader is vLLM's own, which fails on transposed experts
+    the experts, and only a wake-up transposes them back. vLLM's own loader is used, and fails on transposed experts
     unless they are square.
     """
     for name, layer in model.named_modules():
@@ -116,10 +116,9 @@ def refresh_copies_on_load(model: Any) -> None:
     """Make `model.load_weights` refresh the copies of kv_b_proj that MLA keeps. The copies are refreshed in place,
     because captured graphs read from their addresses.
 
-    The copies also stay in place when the weights are processed later. Without this function, vllm-ascend 0.13.0 and
-    earlier would create new copies each time that it processes the weights (vllm-ascend#7473), and verl v0.7.1 and
-    later processes the weights after each sync. The V0 engine is an exception: this function creates new copies for
-    it, because the V0 engine does not capture MLA in graphs.
+    The copies also stay in place when the weights are processed later, which verl v0.7.1 and later do after each sync.
+    Without this function, vllm-ascend 0.13.0 and earlier would create new copies each time (vllm-ascend#7473). The V0
+    engine is an exception: this function creates new copies, because the V0 engine does not capture MLA in graphs.
     """
     if getattr(model, _REFRESHES, False):
         return

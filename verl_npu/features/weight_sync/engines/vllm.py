@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def refuse_lost_rl_mode(runner: object) -> None:
     """Raise WeightSyncError if this runner's engine requests `rl_config.enabled`, but vllm-ascend runs without it.
 
-    vllm-ascend keeps only one configuration in a process, which may come from another engine. Do nothing if the
+    vllm-ascend keeps only one configuration for each process, and another engine may have set it. Do nothing if the
     vllm-ascend release has no such setting, or if the process has no engine.
     """
     configuration = getattr(sys.modules.get("vllm_ascend.ascend_config"), "get_ascend_config", None)

@@ -49,8 +49,8 @@ def name_answers_by_old_weights(
 
 
 def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferError]:
-    """Yield an error for each training step whose weights still generated answers when newer weights should have been
-    in use."""
+    """Yield an error for each version of the weights that still generated answers after newer weights should have
+    replaced it. A version is the training step that computed the weights, or None if the step is unknown."""
     given = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
     old: dict[int | None, list[Tag]] = {}
     for tag in given:

@@ -50,7 +50,7 @@ class Tally:
         return tensor
 
     def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
-        """Return an iterator over the same weights that counts each weight as it is consumed."""
+        """Return an iterator that yields the same weights, and counts each weight as it is consumed."""
         return each(weights, self.add)
 
     def report(self, owner: object, who: str, held: str = "") -> None:
@@ -75,8 +75,8 @@ def proof_requested() -> bool:
 
 
 def brings_adapter(arguments: Mapping[str, object]) -> bool:
-    """Return whether a sync that upstream starts with these arguments transfers only a LoRA adapter because an earlier
-    sync transferred the base model."""
+    """Return whether a sync that upstream starts with these arguments transfers only a LoRA adapter, after an earlier
+    sync has transferred the base model."""
     return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
 
 

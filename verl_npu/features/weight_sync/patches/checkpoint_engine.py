@@ -57,8 +57,8 @@ Sender: TypeAlias = Any
 async def compare_received_weights_with_sent(
     original: Callable[..., AsyncIterable[Weight]], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> AsyncIterator[Weight]:
-    """Receive the weights of one sync. If the user requested the check, raises TransferError if the received weights
-    differ from the sent weights."""
+    """Receive the weights of one sync. Raises TransferError if the user requested a comparison, and the received
+    weights differ from the sent weights."""
     # Imported here, because most processes of a job neither move nor prove weights.
     from .checking import Tally, requested
 
@@ -119,7 +119,7 @@ def note_given_weights_for_proof(
 def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
-    """Load the weights of one sync. If the user requested a proof, raises WeightSyncError if the engine does not hold
+    """Load the weights of one sync. Raises WeightSyncError if the user requested a proof, and the engine does not hold
     these weights."""
     from ..engines.processing import lay_out_experts_for_loading
     from ..engines.vllm import VLLMEngine
@@ -288,7 +288,7 @@ async def make_sent_weights_contiguous(
 def drop_communicator_without_destroy(
     original: Callable[[CheckpointEngine], object], engine: CheckpointEngine
 ) -> object:
-    """End a sync. With rebuild_group, drop a communicator that has no destroyComm method instead of destroying it."""
+    """End a sync. With rebuild_group, a communicator without a destroyComm method is dropped instead of destroyed."""
     if engine.rebuild_group and engine.pyhccl is not None and not hasattr(engine.pyhccl, "destroyComm"):
         from .checking import DroppedCommunicator
 

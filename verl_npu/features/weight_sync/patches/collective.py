@@ -27,8 +27,8 @@ def create_collective_group(
 ) -> None:
     """Create a group of Ray actors for weight syncs. The first actor is rank 0 and sends the weights.
 
-    The caller may be a process that sees no NPU. Upstream chooses the backend name based on the devices that the
-    process sees, so `nccl` means `hccl` here. If a rank does not join, raises a GroupError that names the rank.
+    The caller may be a process that sees no NPU. In such a process, upstream chooses `nccl`, so this function treats
+    `nccl` as `hccl`. If a rank does not join, raises a GroupError that names the rank.
     """
     import ray
 

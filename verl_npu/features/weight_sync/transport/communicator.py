@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 class Work(Protocol):
-    """An operation that was started and may still run."""
+    """An operation that was started and may still be running."""
 
     def wait(self, timeout: timedelta) -> object:
         """Wait until the operation is done, or make the NPU wait for it. Raises RuntimeError if it fails or takes too
@@ -142,7 +142,7 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
 def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> None:
     """Wait until this NPU has finished all queued work. Raises GroupError after `deadline` (monotonic seconds).
 
-    If a rank has exited, the collectives with this rank never end on an NPU, and a plain synchronize would hang, too.
+    If a rank has exited, NPU collectives that include this rank never end, and a plain synchronize would hang.
     `look` is called about once a second, and can raise an error to abort the wait.
     """
     import torch

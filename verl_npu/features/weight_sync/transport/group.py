@@ -145,7 +145,7 @@ class Group:
         communicator.wait_for_device(deadline, lambda: self.messages.look(_given_up(number)))
 
     def give_up(self, number: int, reason: str) -> None:
-        """Make the group unusable, as `break_off` does, and notify the ranks that wait in sync `number`."""
+        """Make the group unusable (see `break_off`), and notify the ranks that are waiting in sync number `number`."""
         self.break_off(reason)
         with contextlib.suppress(GroupError):
             self.messages.give_up(_given_up(number), reason)

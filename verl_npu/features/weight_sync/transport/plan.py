@@ -161,7 +161,7 @@ class Plan:
         return sum(bucket.nbytes for bucket in self.buckets)
 
     def aliases(self) -> dict[str, list[str]]:
-        """Return, for each sent tensor that has more than one name, its additional names."""
+        """Return the additional names of each sent tensor that has more than one name."""
         aliases: dict[str, list[str]] = {}
         for name, sent in self.tied.items():
             aliases.setdefault(sent, []).append(name)

@@ -120,8 +120,8 @@ class Engine(Protocol):
     """The rollout engine of one rank. The engine receives the weights."""
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Close the engine, so that the engine runs no batches, and load these tensors. The tensors are views whose
-        values change after this call returns, so copy the values."""
+        """Prevent the engine from running batches until `open` is called, and load these tensors. The tensors are
+        views whose values change after this call returns, so copy the values."""
         ...
 
     def open(self) -> None:
@@ -332,7 +332,7 @@ def send(
 ) -> Outcome:
     """Send the weights, as rank 0.
 
-    The weights are consumed in the order of `metadata`. Even after a failure, the iterator is exhausted, because other
+    The weights are consumed in the order of `metadata`. Even after a failure, all weights are consumed, because other
     ranks may have to gather their shards at the same time. Raises WeightSyncError if the ranks disagree, TransferError
     if the weights did not arrive on every rank, and GroupError if a rank has exited.
     """

@@ -147,7 +147,7 @@ def _read(reader: int, seconds: float) -> tuple[bytes, bool]:
 
 
 def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mapping[str, Any]) -> dict[str, object]:
-    """Compile a kernel with these arguments, and return the verdict."""
+    """Compile a kernel with the arguments in `case`, and return the verdict."""
     try:
         kernel.cache_key  # noqa: B018 - makes Triton record the globals that the kernel uses
     except Exception as error:
@@ -261,8 +261,8 @@ _SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]{0,300}\] flag = (
 
 
 def endless_wait(text: str) -> str:
-    """Describe a flag that a kernel waits on more often than the kernel sets it. Return an empty string if there is no
-    such flag.
+    """Describe a flag that a kernel waits on more often than it sets the flag, or return an empty string if there is
+    no such flag.
 
     `text` is the adapter's output. In this output, a flag's waits and sets can be compared, because a kernel's matrix
     cores and vector cores run the same code. Flags inside a loop or a condition are not counted. A kernel that

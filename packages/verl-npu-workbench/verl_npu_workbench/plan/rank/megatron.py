@@ -136,8 +136,7 @@ def _know_from_verl(module: ModuleType) -> None:
 
 @dataclass(slots=True)
 class Neighbours:
-    """A queue of the tensors that this pipeline stage expects from the adjacent stages, the next expected tensor
-    first."""
+    """The tensors that this pipeline stage expects from the adjacent stages, in the expected order."""
 
     forward: deque[int] = field(default_factory=deque)
     """The numbers of rows of the micro batches that this stage has not received yet."""

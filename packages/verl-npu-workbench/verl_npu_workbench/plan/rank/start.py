@@ -159,7 +159,7 @@ class _Start:
         return kept
 
     def _read(self) -> None:
-        """Let the trainer look for the checkpoint from which it continues, and read its first rows of data."""
+        """Let the trainer look for a checkpoint to continue from, and read its first rows of data."""
         for name in ("actor_rollout_wg", "critic_wg"):
             setattr(self._trainer, name, _Anything())
         self._trainer._load_checkpoint()
@@ -492,8 +492,8 @@ def _is_of_memory(error: BaseException) -> bool:
 
 
 def _lacks_module(said: str) -> bool:
-    """Return whether upstream does not know a name because the module that registers it could not be imported here,
-    for example without vLLM."""
+    """Return whether upstream does not find a name because the module that registers the name could not be imported
+    here, for example without vLLM."""
     match = _UNREGISTERED.match(said)
     if match is None:
         return False
@@ -514,8 +514,8 @@ def _root(raised: BaseException) -> BaseException:
 
 
 def described(raised: BaseException, tree: str) -> tuple[str, str, str]:
-    """Return an error's type and message, and the place and the text of the innermost line of upstream's code in its
-    traceback."""
+    """Return an error's type and message, and the location and the text of the innermost traceback line that is in
+    upstream's code."""
     error = _root(raised)
     # Hydra's own error has the line of upstream that asked it to make an object.
     frames = [frame for each in (raised, error) for frame in traceback.extract_tb(each.__traceback__)]

@@ -332,8 +332,8 @@ class EngineWorkers(Workers):
         return phases
 
     def hand_over(self) -> None:
-        """Pass the weights to the servers, and to the engine that shares this worker's NPU, as `update_weights` does.
-        The job may have servers, such an engine, or both."""
+        """Pass the weights to the job's servers, to the engine that shares this worker's NPU, or to both, as
+        `update_weights` does."""
         worker = self._actor
         if self._job.buckets:
             worker.checkpoint_engine = Buckets(self._job.buckets)

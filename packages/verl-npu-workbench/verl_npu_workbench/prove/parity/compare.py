@@ -29,11 +29,11 @@ def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple
 
 
 def failures(found: dict[str, Any], expected: dict[str, Any], dtype: str) -> list[str]:
-    """Return a line for each value of a case whose distance from the reference, `expected`, is above its limit.
+    """Return a line for each value in `found` that is farther from the reference, `expected`, than its limit.
 
-    In float32, the limit is a relative distance of 1e-5. In bfloat16, the reference is float32 with the same weights,
-    and the limit for logits, gradients, and weights after the step is two units in the last place, or 1.5 times the
-    distance of unpatched bfloat16 if that is larger.
+    In float32, the limit is a relative distance of 1e-5. In bfloat16, the reference is float32 with the same weights.
+    The limit for logits, gradients, and updated weights is two units in the last place or 1.5 times the distance of
+    unpatched bfloat16, whichever is larger.
     """
     limits = dict.fromkeys(expected["values"], FLOAT32)
     if dtype == "bfloat16":

@@ -22,7 +22,7 @@ _LATE = 2.0
 _PATIENCE = 8.0
 """The seconds that a process group waits for a killed rank."""
 _MOST_PATIENCE = 60.0
-"""The seconds within which the other ranks must have ended."""
+"""The number of seconds that the other ranks have to exit."""
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _LONG = 0.3
 """A time in seconds. Once a message takes longer than a quarter of it, no larger message is sent."""
@@ -216,11 +216,11 @@ def _killed(setup: Setup) -> str:
     if survivor.status is None:
         raise Wrong(
             f"the other rank is still waiting after {seconds:.0f} s",
-            f"the other rank exits about {_PATIENCE:g} s after a rank was killed",
+            f"an exit of the other rank about {_PATIENCE:g} s after a rank was killed",
         )
     if survivor.facts.get("went on"):
         raise Wrong(
-            "the other rank continued as if the killed rank were alive", "the other rank reports an error or exits"
+            "the other rank continued as if the killed rank were alive", "an error from the other rank, or its exit"
         )
     said = str(survivor.facts.get("said", "")) or survivor.how
     return f"its peer got an error or ended {seconds:.0f} s after the start: {said}"

@@ -79,7 +79,7 @@ def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise RuntimeError(
-            f"the process for the side `{side}` exited with status {done.returncode}: {(lines or ['no output'])[-1]}"
+            f"the `{side}` process exited with status {done.returncode}: {(lines or ['no output'])[-1]}"
         )
     return _loaded(torch, path)
 
@@ -92,7 +92,7 @@ def _loaded(torch: Any, path: Path) -> Mapping[str, Any]:
 def _applied(states: Mapping[str, str]) -> str:
     wrong = {name: states.get(name, "unknown") for name in ("attention", "fused_ops")}
     if any(state != "applied" for state in wrong.values()):
-        raise Wrong(", ".join(f"{name} is {state}" for name, state in wrong.items()), "both features are applied")
+        raise Wrong(", ".join(f"{name} is {state}" for name, state in wrong.items()), "both features applied")
     return "both are applied"
 
 
@@ -116,8 +116,8 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
         raise Wrong(
             f"{len(unexplained)} of {len(away)} tensors deviate more from the host's results with the patches than "
             f"without the patches: {shown}",
-            f"each tensor deviates from the host's results with the patches at most {_TIMES:g} times as much as "
-            "without the patches",
+            f"for each tensor, a deviation from the host's results with the patches of at most {_TIMES:g} times the "
+            "deviation without the patches",
             figures,
         )
     return f"tensors far from the host: {len(wrong)}, as far with the unpatched model on the NPU", figures

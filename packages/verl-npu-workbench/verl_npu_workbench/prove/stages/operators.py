@@ -46,7 +46,7 @@ def run(setup: Setup) -> None:
 
 
 def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, float]]:
-    """Compare the results and gradients of one call with float64, and record them."""
+    """Compare one call's results and gradients with a float64 reference, and record the results."""
     import torch_npu
 
     given = case.made(dtype)
@@ -76,7 +76,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     if over:
         raise Wrong(
             "; ".join(over),
-            "the error relative to the float64 result is about as large as the CPU's error in the same dtype",
+            "an error relative to the float64 result that is about as large as the CPU's error in the same dtype",
             figures,
         )
     return (

@@ -35,8 +35,8 @@ class Distance:
     """The mean signed distance. It is positive if numbers are rounded away from zero."""
 
     def within(self, cpu: Distance) -> str:
-        """Describe the errors that exceed their limits, which depend on the error of the same computation on the CPU.
-        Return an empty string if every error is within its limit."""
+        """Describe the errors that exceed their limits, or return an empty string if every error is within its limit.
+        Each limit depends on the error of the same computation on the CPU."""
         allowed = {
             "the largest distance": (self.largest, max(LEAST_LARGEST, TIMES_LARGEST * cpu.largest)),
             "the mean distance": (self.mean, max(LEAST_MEAN, TIMES_MEAN * cpu.mean)),

@@ -12,7 +12,8 @@ NAME = "virtual"
 
 
 def register_rollout(base: ModuleType) -> None:
-    """Add the engine to the registry of `verl.workers.rollout.base`, in each mode that this revision of verl has.
+    """Add the virtual rollout engine to the registry of `verl.workers.rollout.base`, in each mode that this revision
+    of verl has.
 
     If the installed version of verl has no such registry, use `offer_in_vllms_place`.
     """

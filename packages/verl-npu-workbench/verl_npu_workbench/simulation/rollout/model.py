@@ -95,7 +95,7 @@ def own_modules(model: torch.nn.Module) -> None:
     """Replace the class of each submodule of a model with a private copy, if the class is defined by transformers or
     by the model's own files.
 
-    The classes of such submodules can also belong to other models: a model can import these classes, or create the
+    The class of a submodule can come from another model's files, because a model can import classes or create
     submodules through AutoModel.
     """
     for part in model.modules():

@@ -164,5 +164,5 @@ def _place(row: list[int], start: int, kind: _Kind, written: list[int]) -> tuple
         subject="a prompt for the virtual rollout engine",
         expected=f"a placeholder (token {kind.token}) for each image and video",
         found="a prompt with fewer placeholders",
-        fix="make max_prompt_length large enough for the prompts including their images",
+        fix="make max_prompt_length large enough for the prompts and their images",
     )

@@ -116,8 +116,8 @@ class VirtualServer:
         mm_processor_kwargs: dict[str, object] | None = None,
         **others: object,
     ) -> TokenOutput:
-        """Generate a response to one prompt. If generation is paused, wait until it resumes, or return an aborted
-        response if new requests are rejected.
+        """Generate a response to one prompt. While generation is paused, wait until it resumes. If the server rejects
+        new requests during the pause, return an aborted response instead.
 
         Raises RolloutError for audio, which the engine does not support.
         """

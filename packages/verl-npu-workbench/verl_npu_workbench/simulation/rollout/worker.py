@@ -80,7 +80,7 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
 async def buckets(
     weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
 ) -> AsyncIterator[list[tuple[str, torch.Tensor]]]:
-    """Yield the weights in parts that are small enough to send. From a checkpoint engine, the weights arrive one by
+    """Yield the weights in parts that are small enough to send. A checkpoint engine delivers the weights one by
     one."""
     bucket: list[tuple[str, torch.Tensor]] = []
     size = 0

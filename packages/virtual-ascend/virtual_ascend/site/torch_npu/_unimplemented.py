@@ -47,8 +47,8 @@ def not_implemented(name: str) -> Unimplemented:
 
 
 class Absent:
-    """Hides a member that a class inherits in virtual-ascend's torch_npu but that the emulated torch_npu version does
-    not have."""
+    """Hides an inherited member of a class in virtual-ascend's torch_npu, because the emulated torch_npu version does
+    not have this member."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

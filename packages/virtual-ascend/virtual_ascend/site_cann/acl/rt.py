@@ -17,7 +17,7 @@ ACL_ERROR_FAILURE = 500000
 
 
 def get_device_count() -> tuple[int, int]:
-    """Return a tuple of the number of NPUs that are visible to this process and a return code."""
+    """Return a tuple: the number of NPUs that are visible to this process, and a return code."""
     visible = os.environ.get(VISIBLE_DEVICES)
     installed = configured_npus()
     if visible is None:

@@ -149,7 +149,7 @@ class device:
 
 
 class device_of(device):
-    """A context manager that makes the NPU of a tensor the current device. It does nothing for other tensors."""
+    """A context manager that selects a tensor's NPU. It does nothing if the tensor is not on an NPU."""
 
     def __init__(self, obj: torch.Tensor) -> None:
         if obj.device.type == "npu":

@@ -37,7 +37,7 @@ class AiCMetrics(Enum):
 
 
 class ExportType(Enum):
-    """The format of the result."""
+    """The file format of the profiling results."""
 
     Text = "text"
     Db = "db"

@@ -8,7 +8,7 @@ __all__ = ["GradScaler"]
 
 
 class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
-    """`torch.amp.GradScaler("npu", ...)` with the additions of torch_npu's class on an Ascend 910B.
+    """`torch.amp.GradScaler("npu", ...)`, extended as torch_npu extends this class on an Ascend 910B.
 
     After an overflow in one optimizer's gradients, the steps of all following optimizers are skipped until `update`.
     With `dynamic=False` the scale does not change, and no step is skipped.
@@ -59,7 +59,7 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
 
         Raises:
             RuntimeError: the state is empty.
-            KeyError: the state has no entry for whether the scale is dynamic.
+            KeyError: the state has no entry `dynamic`.
         """
         super().load_state_dict(state_dict)
         if self.is_enabled():
