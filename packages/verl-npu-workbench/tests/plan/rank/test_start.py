@@ -254,6 +254,24 @@ def test_a_trainer_that_was_made_reads_its_first_rows(monkeypatch: pytest.Monkey
     assert trainer.batches == [["Why?", "Why?"]]
 
 
+def test_a_program_writes_its_events_to_the_folder_of_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "main.py"
+    program.write_text('import os, pathlib; pathlib.Path(os.environ["TENSORBOARD_DIR"], "events").touch()')
+    monkeypatch.setattr(module, "_answer_for_ray", module._nothing)
+    monkeypatch.setattr(module, "_imported", module._nothing)
+    monkeypatch.setattr("verl_npu_workbench.rehearse.preparation.write_questions", lambda *_, **__: ("train", "test"))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("HYDRA_FULL_ERROR", "TENSORBOARD_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
+    (tmp_path / "folder").mkdir()
+    start = module._Start(dataclasses.replace(JOB, module=str(program)), None, str(tmp_path / "folder"), [])  # type: ignore[arg-type]
+    start._program()
+    assert (tmp_path / "folder/events").exists()
+
+
 def test_a_trainer_that_makes_itself_is_kept_with_its_workers() -> None:
     class Trainer:
         def init_workers(self) -> None: ...

@@ -137,7 +137,8 @@ class _Start:
             "hydra.output_subdir=null",
             *(override(key, value) for key, value in overrides.items()),
         ]
-        os.environ["HYDRA_FULL_ERROR"] = "1"
+        # The source tree, in which the program would write its events, is read-only.
+        os.environ |= {"HYDRA_FULL_ERROR": "1", "TENSORBOARD_DIR": self._folder}
         if self._job.module.endswith(".py"):
             sys.path.insert(0, str(Path(self._job.module).parent))
             runpy.run_path(self._job.module, run_name="__main__")
