@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["join", "start", "timed_in_turn"]
-
 
 def start(script: str, given: list[str], bandwidth: float) -> dict[str, Any]:
     """Run `script --rank RANK FOLDER *given` as both ranks, and return rank 0's last line, parsed as JSON.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .registry.state import RegistryActivity
     from .session import Session
 
-__all__ = ["PLAIN", "activate", "deactivate", "status"]
-
 PLAIN = "import verl_npu"
 """The origin of an activation that came through no entry point, but through the hook line in verl, an external module,
 or a program's own import."""

@@ -10,8 +10,6 @@ import errno
 import os
 import sys
 
-__all__ = ["described", "is_damage", "is_required", "is_temporary", "leave_verl", "say"]
-
 _DISK_ERRORS = (errno.EIO, errno.ESTALE)
 _TEMPORARY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, *_DISK_ERRORS)
 

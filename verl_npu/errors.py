@@ -46,7 +46,7 @@ def _rebuild(
 
 
 class RegistryError(VerlNpuError):
-    """The base class of the registry's errors. They are raised when a feature is refused, or when nothing is
+    """The base class of the registry's errors. Such an error means that a feature is refused, or that nothing is
     patched."""
 
 

@@ -147,8 +147,8 @@ def encoded(content: Manifest) -> bytes:
 
 
 def packed(content: Manifest) -> str:
-    """Return a manifest, compressed for an environment variable, because Ray and upstream print environment variables
-    in one line of the log."""
+    """Return a manifest as the value of an environment variable. The value is compressed, because Ray and upstream
+    print environment variables in one line of the log."""
     return base64.b64encode(zlib.compress(encoded(content), 9)).decode()
 
 

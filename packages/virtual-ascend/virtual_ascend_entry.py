@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["autoload", "damage", "start"]
-
 
 def start() -> None:
     """Start the virtual Ascend if it is asked for. `virtual_ascend.pth` calls this as Python starts."""

@@ -115,8 +115,8 @@ class Recipe:
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 
     def requirements(self) -> str:
-        """Return the requirements of the pin and, if there is a rollout engine, of the engine. transformers has the
-        requested version."""
+        """Return the requirements of the pin and of the rollout engine, if any, with the requested version of
+        transformers."""
         lines = (*self.pin.requirements, *(self.engine.requirements if self.engine is not None else ()))
         kept = [line for line in lines if not line.startswith("transformers==")]
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])

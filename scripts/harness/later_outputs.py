@@ -20,7 +20,7 @@ class DraftTokenIds:
 
 
 def without_proposals(upstreams: Callable[..., None]) -> Callable[..., None]:
-    """Return an `__init__` for a runner's output that does not require `spec_token_ids`."""
+    """Return the `__init__` of a runner's output with `spec_token_ids` as an optional argument."""
 
     @functools.wraps(upstreams)
     def made(self: object, *arguments: object, **named: object) -> None:

@@ -108,22 +108,16 @@ def is_released(name: str) -> bool:
     return name.startswith("v")
 
 
+def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table of a pin's file as the arguments of a dataclass."""
+    pairs = ((key.replace("-", "_"), value) for key, value in said.items())
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in pairs}
+
+
 def _pin(pin: locked.Pin, said: Mapping[str, Any]) -> Pin:
-    of_training = {key: tuple(value) if isinstance(value, list) else value for key, value in said["training"].items()}
-    engine = of_training.pop("engine", None)
-    if engine is not None:
-        of_training["engine"] = Engine(
-            vllm_ascend=engine["vllm-ascend"],
-            torch_npu=engine["torch_npu"],
-            torch=engine["torch"],
-            packages=tuple(engine["packages"]),
-            always=engine.get("always", False),
-            requirements=tuple(engine.get("requirements", ())),
-            commit=engine.get("commit", ""),
-            transformers=engine.get("transformers", ""),
-            mode=engine.get("mode", "async"),
-            graphs=engine.get("graphs", False),
-        )
+    of_training = _fields(said["training"])
+    if engine := of_training.get("engine"):
+        of_training["engine"] = Engine(**_fields(engine))
     return Pin(
         name=pin.name,
         commit=pin.commit,

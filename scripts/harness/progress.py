@@ -9,8 +9,6 @@ from harness.jobs import Job
 from verl_npu.language import gettext as _
 from verl_npu.language import translate
 
-__all__ = ["Bar", "Lines"]
-
 
 class Lines:
     """Prints one plain line for each step."""

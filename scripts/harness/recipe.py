@@ -8,8 +8,6 @@ from pathlib import Path
 
 from harness.pins import SCRIPTS
 
-__all__ = ["RECIPES", "rehearsal_of"]
-
 RECIPES = SCRIPTS / "recipes"
 
 

@@ -123,7 +123,9 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
     for setting in found.overrides:
         if "=" not in setting:
             raise BadInput(
-                _("after --: expected settings of verl such as data.seed=1; found {setting!r}").format(setting=setting)
+                _("the arguments after -- must be verl settings, such as data.seed=1; found {setting!r}").format(
+                    setting=setting
+                )
             )
     if found.transformers and not re.fullmatch(r"\d+\.\d+(\.\d+)?(\.?\w+)?", found.transformers):
         raise BadInput(

@@ -8,5 +8,5 @@ from verl_npu_workbench.rehearse import reward
 def grade(
     data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **others: object
 ) -> float:
-    """Return the score from 0 to 1 that a rehearsal gives."""
+    """Return the reward of a rehearsed response, from 0 to 1."""
     return reward.grade(data_source, solution_str, ground_truth)["score"]

@@ -16,8 +16,6 @@ from verl_npu.language import translate
 from verl_npu.manifest import Manifest
 from verl_npu.reporting import clean
 
-__all__ = ["picture", "plot", "print_features", "print_outcome", "shape"]
-
 _MEANING = {
     "applied": _("verl-npu's patches were checked and applied"),
     "pending": _("the process has not imported the modules to patch"),

@@ -37,8 +37,6 @@ from verl_npu.language import CHINESE
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options
 
-__all__ = ["CATALOGUES", "LANGUAGES", "Catalogues", "collected", "compiled", "made", "po", "texts", "untranslated"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 LANGUAGES = (CHINESE,)
 _KEYWORDS: dict[str, tuple[int, ...] | None] = {"_": None, "ngettext": (1, 2)}

@@ -22,8 +22,6 @@ import verl_npu_workbench
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options, rewrite
 
-__all__ = ["classes", "owned"]
-
 FILE = Path(verl_npu_workbench.__file__).with_name("diagnosis") / "classes.json"
 OWNERS = ("engine", "verl", "training", "swift", "torch_npu")
 _ENGINE = "vllm"

@@ -19,8 +19,6 @@ else:
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options, replaced, rewrite
 
-__all__ = ["PAGES", "PICTURE", "picture", "render"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 PICTURE = PROJECT / "docs" / "pictures" / "layers.svg"
 PAGES = {

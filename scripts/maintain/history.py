@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import sources
@@ -83,7 +83,9 @@ class Commit:
 class Change:
     """A changed verdict, and the commit that changed it."""
 
-    commit: Commit
+    commit: str
+    date: str
+    subject: str
     patch: str
     before: Said
     after: Said
@@ -154,39 +156,17 @@ def _between(
         return
     if new - old == 1:
         for patch in differing:
-            yield Change(line[new], patch, before[patch], after[patch])
+            cause = line[new]
+            yield Change(cause.name, cause.date, cause.subject, patch, before[patch], after[patch])
         return
     middle = (old + new) // 2
     yield from _between(line, old, middle, judged)
     yield from _between(line, middle, new, judged)
 
 
-def as_json(walked: Walk) -> dict[str, object]:
-    """Return the whole result for JSON."""
-    return {
-        "commits": walked.commits,
-        "touching": walked.touching,
-        "sampled": walked.sampled,
-        "judged": walked.judged,
-        "changes": [
-            {
-                "commit": change.commit.name,
-                "date": change.commit.date,
-                "subject": change.commit.subject,
-                "patch": change.patch,
-                "before": list(change.before),
-                "after": list(change.after),
-            }
-            for change in walked.changes
-        ],
-        "first": {patch: list(said) for patch, said in walked.first.items()},
-        "last": {patch: list(said) for patch, said in walked.last.items()},
-    }
-
-
 def as_markdown(walked: Walk) -> str:
     """Return the counts as Markdown. Only the JSON has the commits that changed a verdict, and the reasons."""
-    causes = {change.commit.name for change in walked.changes}
+    causes = {change.commit for change in walked.changes}
     lines = [
         f"{walked.commits} commits, of which {walked.touching} touch a file of a patch's targets. {walked.judged} "
         f"were judged, {walked.sampled} of them a sample of the others. {len(causes)} commits changed "
@@ -220,7 +200,7 @@ def main() -> int:
         print(f"history.py: {error}", file=sys.stderr)
         return 2
     if asked.json is not None:
-        asked.json.write_text(json.dumps(as_json(found), indent=1) + "\n")
+        asked.json.write_text(json.dumps(asdict(found), indent=1) + "\n")
     print(as_markdown(found))
     print(f"history.py: {time.monotonic() - start:.0f} s", file=sys.stderr)
     return 0

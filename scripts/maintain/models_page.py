@@ -26,8 +26,6 @@ from verl_npu.language import CHINESE, ENGLISH, speaking, translate
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import markdown_table, options, replaced, rewrite
 
-__all__ = ["BEGIN", "END", "PAGES", "RECORD", "STACK", "Record", "cells", "render"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 RECORD = PROJECT / "tests" / "cli" / "families.json"
 PAGES = {"en": PROJECT / "docs/reference/models.md", "zh": PROJECT / "docs/reference/models.zh-CN.md"}

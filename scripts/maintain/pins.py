@@ -24,8 +24,6 @@ from maintain.section import markdown_table, options, replaced, rewrite
 
 from verl_npu.pins import locks_folder
 
-__all__ = ["BadPin", "check", "made", "render"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 WORKFLOWS = PROJECT / ".github" / "workflows"
 REFERENCE = PROJECT / "docs" / "reference"

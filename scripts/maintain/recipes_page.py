@@ -24,8 +24,6 @@ from harness.recipe import RECIPES
 from maintain import several_machines
 from maintain.section import markdown_table, options, replaced, rewrite
 
-__all__ = ["BEGIN", "END", "PAGES", "RECIPES", "RESULTS", "Recipe", "read", "recipes", "render", "several"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 RESULTS = RECIPES / "rehearsed.json"
 DOCS = PROJECT / "docs" / "reference"

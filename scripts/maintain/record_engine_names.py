@@ -26,8 +26,6 @@ from verl_npu.features.engine_names import NAMES, Name, find
 from verl_npu.pins import Pin, pins
 from verl_npu.registry.source.tree import SourceTree
 
-__all__ = ["BEGIN", "END", "PAGES", "RECORD", "RELEASES", "described", "read", "release_of", "render", "source_of"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 RECORD = PROJECT / "tests" / "features" / "engine_names" / "releases.json"
 DOCS = PROJECT / "docs" / "reference"

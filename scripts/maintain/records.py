@@ -13,8 +13,6 @@ from typing import Any  # JSON.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import markdown_table
 
-__all__ = ["RECORDS", "Group", "Run", "read", "tables"]
-
 RECORDS = Path(__file__).resolve().parents[2] / "docs" / "records"
 _FIELDS = ("date", "pin", "job", "command", "simulated", "results")
 _COMMON = ("date", "pin", "command", "simulated")

@@ -17,8 +17,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import rewrite
 
-__all__ = ["PROJECT", "dated", "stated", "undated", "versioned"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 STATED = Path("verl_npu/version.py")
 VERSIONS = (

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["markdown_table", "options", "replaced", "rewrite"]
-
 
 def replaced(text: str, begin: str, end: str, content: str) -> str:
     """Return `text` with `content` between the markers; raise ValueError if one is missing."""

@@ -21,8 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.recipe import RECIPES
 from maintain.section import options, rewrite
 
-__all__ = ["RECORD", "Script", "command", "read", "recorded", "rows", "scan"]
-
 RECORD = RECIPES / "several_machines.json"
 _SETTING = r"(?m)^[^#\n]*\b{}=[\"']?([^\s\"'\\#]+)"
 _FOR_NPUS = re.compile(r"npu|ascend", re.IGNORECASE)

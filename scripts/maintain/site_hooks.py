@@ -15,8 +15,6 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any  # for pages of mkdocs, which is not a dependency of the project
 
-__all__ = ["DOCS", "on_config", "on_page_markdown", "on_post_build"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
 _READMES = (PROJECT / "README.md", PROJECT / "README.zh-CN.md")

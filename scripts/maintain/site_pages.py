@@ -26,8 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain import records
 from maintain.section import markdown_table, options, rewrite
 
-__all__ = ["DOCS", "REFERENCE", "commands", "llms", "pages", "patches", "rules", "variables"]
-
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 REFERENCE = DOCS / "reference"
 _SUFFIXES = {"en": "", "zh": ".zh-CN"}

@@ -17,8 +17,6 @@ from harness.pins import PINS, is_released
 from verl_npu import environment
 from verl_npu.pins import locks_folder
 
-__all__ = ["DownloadFailed", "SourceMissing", "all_of", "find"]
-
 _DISTRIBUTIONS = {
     "verl": "verl",
     "transformers": "transformers",

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SHOW", "Interpreter", "Result", "import_path", "python"]
-
 SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
 """A program that prints the status as its last line, for `Result.status`."""
 

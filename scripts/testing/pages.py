@@ -5,8 +5,6 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-__all__ = ["Fence", "fences", "outside_of_fences"]
-
 
 @dataclass(frozen=True)
 class Fence:

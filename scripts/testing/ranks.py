@@ -1,16 +1,9 @@
-"""Starts the ranks of a weight-sync group as processes on virtual NPUs, and reads their results.
-
-Run as a program, it is the fork server: it imports torch once, and forks the ranks of one test after another.
-"""
+"""Starts the ranks of a weight-sync group as processes on virtual NPUs, and reads their results."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -18,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from virtual_ascend.testing import end_with_parent
+from virtual_ascend.testing.fork_server import ForkServer
 
-# The start of every rank's program. `meet()` joins the group, `sync()` syncs `tensors`, and `tell()` reports facts.
+# The start of every rank's program. `meet()` joins the group, `sync()` syncs `tensors`, and `tell()` reports facts. A
+# rank leaves without the end of the interpreter, which takes seconds after a fork.
 START = """
 import json, os, signal, sys, time
 import torch, torch_npu
@@ -34,6 +28,20 @@ from verl_npu.features.weight_sync.settings import Check, Settings
 from verl_npu.features.weight_sync.transport.sync import follow, preparing, receive, send
 
 RANK, SIZE, FOLDER = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["FOLDER"]
+log = os.open(f"{FOLDER}/rank{RANK}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+os.dup2(log, 1)
+os.dup2(log, 2)
+
+def leave(status):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+def fail(*error):
+    sys.__excepthook__(*error)
+    leave(1)
+
+sys.excepthook = fail
 TIMEOUT = float(os.environ.get("LIMIT", "60"))
 DEVICE = torch.device("npu", RANK % 2)
 torch.npu.set_device(DEVICE)
@@ -97,101 +105,31 @@ class Ended:
 Run = Callable[..., "list[Ended]"]
 
 
-class ForkServer:
-    """A process that has loaded torch, two virtual NPUs, and some modules, and forks the ranks."""
+class Ranks(ForkServer):
+    """A fork server that has loaded two virtual NPUs and the modules of weight sync, and forks the ranks."""
 
-    def __init__(self, *modules: str, python: str = sys.executable, **changes: str) -> None:
-        environment = {**os.environ, "VIRTUAL_ASCEND": "2", "OMP_NUM_THREADS": "1", **changes}
-        environment.pop("ASCEND_RT_VISIBLE_DEVICES", None)
-        self._process = subprocess.Popen(
-            [python, __file__, *modules],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=end_with_parent,
-        )
+    def __init__(self, *modules: str, **options: str) -> None:
+        super().__init__("torch_npu", "verl_npu.features.weight_sync.transport.sync", *modules, **options)
 
     def run(self, program: str, folder: Path, size: int = 2, timeout: float = 120, **changes: str) -> list[Ended]:
         """Run `program` after START on each rank, and return the results by rank."""
-        job = {"program": textwrap.dedent(program), "folder": str(folder), "size": size, "timeout": timeout}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(job | {"changes": changes}), file=self._process.stdin, flush=True)
-        statuses = json.loads(self._process.stdout.readline())
-        ended = []
-        for rank, status in enumerate(statuses):
-            output = (folder / f"rank{rank}").read_text(errors="replace")
-            facts: dict[str, Any] = {}
-            for line in output.splitlines():
-                if line.startswith("FACTS "):
-                    facts |= json.loads(line.removeprefix("FACTS "))
-            ended.append(Ended(status, facts, output[-3000:]))
-        return ended
-
-    def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-        self._process.stdout.close()
+        code = START + textwrap.dedent(program) + "\nleave(0)"
+        common = self.environment | changes | {"WORLD_SIZE": str(size), "FOLDER": str(folder)}
+        processes = [self.start(code, (), common | {"RANK": str(rank)}) for rank in range(size)]
+        deadline = time.monotonic() + timeout
+        return [_end(process, folder / f"rank{rank}", deadline) for rank, process in enumerate(processes)]
 
 
-def _serve() -> None:
-    import torch  # noqa: F401
-    import torch_npu  # noqa: F401
-
-    import verl_npu.features.weight_sync.transport.sync  # noqa: F401
-
-    # Some modules print on import, and this process answers on its standard output.
-    answers, sys.stdout = sys.stdout, sys.stderr
-    for module in sys.argv[1:]:
-        importlib.import_module(module)
-    for line in sys.stdin:
-        job = json.loads(line)
-        children = [_fork(job, rank) for rank in range(job["size"])]
-        print(json.dumps(_wait(children, job["timeout"])), file=answers, flush=True)
-
-
-def _fork(job: dict[str, Any], rank: int) -> int:
-    child = os.fork()
-    if child:
-        return child
-    end_with_parent()
-    log = os.open(f"{job['folder']}/rank{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    sys.stdout = os.fdopen(1, "w", closefd=False)
-    os.environ.update(job["changes"], RANK=str(rank), WORLD_SIZE=str(job["size"]), FOLDER=job["folder"])
-    status = 1
+def _end(process: subprocess.Popen[str], log: Path, deadline: float) -> Ended:
+    """Wait for a rank until the deadline, and kill it then."""
     try:
-        exec(compile(START + job["program"], f"rank{rank}", "exec"), {"__name__": "__main__"})
-        status = 0
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _wait(children: list[int], timeout: float) -> list[int]:
-    deadline = time.monotonic() + timeout
-    statuses: dict[int, int] = {}
-    while len(statuses) < len(children):
-        for child in children:
-            if child not in statuses:
-                if time.monotonic() > deadline:
-                    os.kill(child, signal.SIGKILL)
-                found, status = os.waitpid(child, os.WNOHANG)
-                if found:
-                    statuses[child] = os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    return [statuses[child] for child in children]
-
-
-if __name__ == "__main__":
-    _serve()
+        process.wait(max(0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+    _, early = process.communicate()
+    output = early + log.read_text(errors="replace") if log.exists() else early
+    facts: dict[str, Any] = {}
+    for line in output.splitlines():
+        if line.startswith("FACTS "):
+            facts |= json.loads(line.removeprefix("FACTS "))
+    return Ended(process.returncode, facts, output[-3000:])

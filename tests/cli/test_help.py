@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from click.shell_completion import BashComplete
+from testing.interpreter import python
 
 from verl_npu import environment
 from verl_npu.cli import MOMENTS, main
@@ -95,9 +96,7 @@ def test_env_lists_the_variables_of_users_and_what_is_set(run: Run, monkeypatch:
 
 
 def test_the_package_is_a_command() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "verl_npu", "--version"], capture_output=True, text=True, check=True
-    )
+    result = python("-m", "verl_npu", "--version")
     assert result.stdout == f"verl-npu, version {__version__}\n"
 
 
@@ -126,9 +125,7 @@ def test_the_help_says_how_completion_is_switched_on(run: Run) -> None:
     script = re.search(r"\$\((.*) verl-npu\)", line)
     assert script
     name, _, value = script[1].partition("=")
-    result = subprocess.run(
-        [sys.executable, "-m", "verl_npu"], env={**os.environ, name: value}, capture_output=True, text=True, check=True
-    )
+    result = python("-m", "verl_npu", **{name: value})
     assert "complete -o nosort -F _verl_npu_completion verl-npu" in result.stdout
 
 

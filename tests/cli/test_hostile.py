@@ -6,8 +6,6 @@ import io
 import json
 import os
 import resource
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from testing.commands import manifest
+from testing.interpreter import python
 
 from verl_npu.manifest import SCHEMA, write_manifest
 
@@ -261,13 +260,7 @@ def test_no_line_of_a_source_commands_the_terminal(run: Run, drifted: Path) -> N
 
 
 def test_a_terminal_that_knows_only_ascii_gets_escapes_for_the_rest(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "verl_npu", "check", "--source", f"{tmp_path}/数据"],
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = python("-m", "verl_npu", "check", "--source", f"{tmp_path}/数据", PYTHONIOENCODING="ascii")
     assert result.returncode == 2
     assert "\\u6570\\u636e" in result.stderr
     assert "Traceback" not in result.stderr

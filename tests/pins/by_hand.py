@@ -12,9 +12,6 @@ from verl_npu.registry.state import State
 
 from .mutants import Kind, Mutant, Upstream
 
-__all__ = ["EDITS", "Edit"]
-
-
 NEEDED = (State.PENDING, State.DRIFTED)
 """The patch is still needed: native and absent would be false."""
 FITS = (State.PENDING,)

@@ -20,8 +20,6 @@ from verl_npu.registry.state import State
 from .by_hand import Edit
 from .mutants import Kind, Mutant, Upstream
 
-__all__ = ["BYPASSING", "HARMLESS", "CallerEdit", "Outcome", "outcome"]
-
 Change = tuple[str, str, str]
 """A file, a text in it, and the replacement, in which `{}` stands for the text."""
 

@@ -15,8 +15,6 @@ from verl_npu.registry.source.tree import Target
 
 from .mutants import Upstream
 
-__all__ = ["EDITS", "Effect", "Place", "edited"]
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _WORDS = ("GPUMemoryLogger", "DistProfiler.annotate")
 

@@ -40,8 +40,6 @@ from verl_npu.registry.source.definition import Kind
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
 
-__all__ = ["Said", "Table", "at", "fits"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 
 ABSENT = (

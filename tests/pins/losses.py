@@ -24,8 +24,6 @@ from verl_npu.registry.state import Standing, State
 from .edits import Effect, edited
 from .mutants import PACKAGES, Kind, Mutant, Upstream, losses
 
-__all__ = ["LOCKS", "Outcome", "Pin", "pin_at", "refused"]
-
 LOCKS = {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
 FEATURES = load()
 PATCHES = [patch for feature in FEATURES for patch in feature]

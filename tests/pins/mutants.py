@@ -17,8 +17,6 @@ from pathlib import Path
 
 from verl_npu.registry.source.tree import Memory, SourceTree, Target
 
-__all__ = ["Kind", "Mutant", "Upstream", "changes", "harmless", "losses"]
-
 PACKAGES = ("verl", "recipe")
 _SUFFIX = "_renamed"
 _READ = (".py", ".yaml")

@@ -27,8 +27,6 @@ from ..reporting import clean
 from ..version import __version__
 from . import terminal, wording
 
-__all__ = ["COMMANDS", "INSTALL", "MOMENTS", "WORKBENCH", "main", "run"]
-
 COMMANDS = ("check", "env", "explain", "status")
 """The commands of this distribution. Each is in the module of the same name."""
 WORKBENCH = (

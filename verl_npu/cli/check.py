@@ -93,7 +93,7 @@ class _Result:
 @click.option(
     "--diff",
     is_flag=True,
-    help="For each drifted patch, show the difference between its target and the target at the nearest pin.",
+    help="For each drifted patch, show how its target's source differs from the source at the nearest pin.",
 )
 def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     """Check the patches for your verl version, or inspect a model.

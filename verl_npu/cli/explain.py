@@ -123,7 +123,7 @@ def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> 
         ).format(install=INSTALL, fix=fix)
     return DeclarationError(
         subject="NAME",
-        expected=_("a patch, a target, a feature, or a code in the output of a command"),
+        expected=_("the name of a patch, a target, or a feature, or a code that a verl-npu command printed"),
         found=repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"),
         fix=fix,
     )

@@ -28,8 +28,6 @@ from ..registry.state import Word
 if TYPE_CHECKING:
     from torch.nn import Module
 
-__all__ = ["OPERATORS", "Covers", "Model", "Part", "Way", "read"]
-
 
 class Way(Word):
     """The kind of code that computes an operator on an NPU."""

@@ -23,17 +23,6 @@ from ..registry.source.probe import Never, Reads
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Kept",
-    "changed_since_wake_up",
-    "engine_sleep",
-    "find_plain_tensors",
-    "forget_wake_up",
-    "keep_plain_tensors",
-    "restore_plain_tensors",
-    "unprotected",
-]
-
 engine_sleep = Feature(
     "engine_sleep", "Tensors that are neither weights nor buffers survive the deep sleep of an engine."
 )

@@ -12,13 +12,6 @@ from ..registry.source.probe import AnyOf, Calls, Reads, Sets
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "host_copies",
-    "wait_for_batch_copies",
-    "wait_for_consolidated_batch_copies",
-]
-
-
 host_copies = Feature("host_copies", "The host reads data copied from an NPU only after the copy has finished.")
 
 

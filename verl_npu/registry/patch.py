@@ -34,8 +34,8 @@ class Action(Word):
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the action requires that the fingerprint of the target's source matches. The other actions require
-        only that the target's signature matches, or that the target is absent."""
+        """Whether the action requires that the target's source is the same as at a pin. The other actions require only
+        that the target's signature is the same, or that the target is absent."""
         return self in (Action.REPLACE, Action.SET)
 
 
@@ -78,7 +78,7 @@ class Patch:
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the source of the target must match, and not only its signature."""
+        """Whether the source of the target must be the same as at a pin, and not only its signature."""
         return self.may_skip or self.action.relies_on_source
 
     @property

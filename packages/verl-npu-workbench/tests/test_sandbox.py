@@ -187,7 +187,7 @@ WRITTEN = {
     "many files": ("for i in $(seq 900); do head -c 99K /dev/zero > $i; done; sleep 9", "wrote more than 32 MiB"),
     "deep folders": (
         "for i in $(seq 200); do mkdir d; cd d; done; sleep 9",
-        "nested folders more than 64 levels deep",
+        "created folders more than 64 levels deep",
     ),
 }
 

@@ -39,8 +39,7 @@ _WITHOUT_P = "import sys; del sys.path[0]; del sys.argv[0]; import runpy; runpy.
 def own_python(*words: str) -> list[str]:
     """Return a command line that runs Python without importing anything from the working directory.
 
-    `words` are `-m` and a module, or a file, followed by its arguments. `words` can also be `-c` and code, if the
-    caller ensures that the code imports nothing from the working directory.
+    `words` are a file, `-m` and a module, or `-c` and code, in each case followed by arguments.
     """
     # Python 3.10 has no option -P: a line of code does the same.
     if sys.version_info >= (3, 11):
@@ -51,6 +50,23 @@ def own_python(*words: str) -> list[str]:
     if words[0] == "-c":
         return [sys.executable, "-c", f"import sys; del sys.path[0]; {words[1]}", *words[2:]]
     return [sys.executable, "-c", _WITHOUT_P.format(run="run_path", more="run_name='__main__'"), *words]
+
+
+def captured(
+    command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without input, and return its exit status and its output."""
+    return subprocess.run(
+        command,
+        env=env,
+        cwd=cwd,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ from multiprocessing import context, forkserver
 from multiprocessing.popen_forkserver import Popen
 from typing import Any
 
-__all__ = ["install"]
-
 IMPORTED = [
     "torch",
     "torch.distributed.fsdp",

@@ -72,6 +72,31 @@ def test_views_cost_nothing(seen: dict[str, Any]) -> None:
     assert seen["views"] == []
 
 
+SITES = """
+import json, sys, torch, torch_npu
+from virtual_ascend import ledger
+sites = []
+def site():
+    frame, names = sys._getframe().f_back, []
+    while frame: names.append(frame.f_code.co_name); frame = frame.f_back
+    sites.append(names)
+    return len(sites) - 1
+def make(): return torch.ones(64, 64, device="npu", requires_grad=True)
+ledger.start(1.0, 1.0, site)
+make().exp().sum().backward()
+print(json.dumps([sites[block.site] for block in ledger.blocks()]))
+"""
+
+
+def test_a_block_has_the_site_that_the_program_was_at(python: Run) -> None:
+    done = python(SITES)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, *_, last = json.loads(done.stdout.splitlines()[-1])
+    assert first[:2] == ["make", "<module>"]
+    # Gradients are computed in a thread of torch's own, which runs no Python.
+    assert last == []
+
+
 RANKS = """
 import datetime, json, os, torch, torch.distributed as dist
 from virtual_ascend.device.extension import extension

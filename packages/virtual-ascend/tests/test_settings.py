@@ -35,7 +35,7 @@ def test_anything_else_is_refused_with_what_was_expected(value: str) -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"VIRTUAL_ASCEND": ""}, {"VIRTUAL_ASCEND": "0"}])
 def test_zero_npus_are_refused(environ: dict[str, str]) -> None:
-    with pytest.raises(SettingError, match="found no request for virtual NPUs; set VIRTUAL_ASCEND=2"):
+    with pytest.raises(SettingError, match="found 0 or no value; set VIRTUAL_ASCEND=2"):
         Settings.read(environ)
 
 

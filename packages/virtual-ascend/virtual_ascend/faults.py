@@ -187,7 +187,7 @@ def failing(faults: Iterable[Fault]) -> list[tuple[str, int, int]]:
 
 
 def check_operators(faults: Iterable[Fault], operators: Collection[str], owner: str) -> None:
-    """Check that `owner` has every operator that is requested to fail.
+    """Check that `owner` has every operator that a fault names.
 
     Raises:
         SettingError: a fault names an unknown operator.
@@ -235,8 +235,7 @@ def _failing(operator: Callable[P, T], fault: Fault, rank: Callable[[], int]) ->
     def call(*args: P.args, **options: P.kwargs) -> T:
         number = next(calls)
         if fault.call in (None, number) and fault.rank in (None, rank()):
-            asked = f"as {FAULTS.name} asks (virtual Ascend)"
-            raise RuntimeError(f"{fault.operator}: call {number} failed, {asked}")
+            raise RuntimeError(f"{fault.operator}: call {number} failed, as {FAULTS.name} asks (virtual Ascend)")
         return operator(*args, **options)
 
     return call

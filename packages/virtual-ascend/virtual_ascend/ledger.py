@@ -8,25 +8,11 @@ can be the only real rank in groups of full size (`be_alone`), and its tensors c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .device.extension import extension, is_loaded
-from .hccl.backend import be_alone
-
-__all__ = [
-    "Block",
-    "Message",
-    "Work",
-    "add_work",
-    "be_alone",
-    "blocks",
-    "clock",
-    "groups",
-    "mark",
-    "phantom_bytes",
-    "start",
-    "take",
-]
+from .hccl.backend import be_alone as be_alone
 
 
 class Block(NamedTuple):
@@ -39,6 +25,8 @@ class Block(NamedTuple):
     """The time at which the block was freed. It is 0 if the block has not been freed."""
     holder: int
     """The holder that was set with `mark`, or otherwise the one that the ledger determined itself (csrc/ledger.h)."""
+    site: int
+    """The number that the site function returned when the block was allocated; 0 without a site function."""
 
 
 class Work(NamedTuple):
@@ -61,13 +49,14 @@ class Message(NamedTuple):
     bytes: float
 
 
-def start(flops: float, bytes: float) -> None:
-    """Start the ledger. `flops` and `bytes` are an NPU's peak operations per second and bytes per second.
+def start(flops: float, bytes: float, site: Callable[[], int] | None = None) -> None:
+    """Start the ledger. `flops` and `bytes` are an NPU's peak operations per second and bytes per second. `site` is
+    called at each allocation, in the thread that allocates, and returns a number for the place in the program.
 
     If phantom tensors are enabled, large host tensors also become phantoms after this call, and the ledger counts
     them.
     """
-    extension().start_ledger(flops, bytes)
+    extension().start_ledger(flops, bytes, site)
 
 
 def clock() -> int:
@@ -97,7 +86,7 @@ def take() -> tuple[list[Work], list[Message]]:
 
 
 def groups() -> int:
-    """Return the number of process groups with several ranks that have communicated."""
+    """Return the number of process groups that have several ranks and have communicated."""
     return extension().groups_in_ledger()
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from .variables import NPUS
 
-__all__ = ["pytest_addoption", "pytest_load_initial_conftests", "pytest_report_header"]
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option --npus."""

@@ -63,8 +63,8 @@ def _devices(environ: Mapping[str, str] | None) -> int:
         name = variables.NPUS.name
         raise SettingError(
             subject=name,
-            expected="the number of virtual NPUs, because this torch_npu is part of virtual-ascend",
-            found="no request for virtual NPUs",
+            expected="at least one virtual NPU, because the installed torch_npu comes from virtual-ascend",
+            found="0 or no value",
             fix=f"set {name}=2",
         )
     return devices

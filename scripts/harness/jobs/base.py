@@ -8,8 +8,6 @@ from pathlib import Path
 
 from harness.pins import SMALL, Pin
 
-__all__ = ["AGREED", "Job", "Plan"]
-
 AGREED = r"\d+ processes agree on what is patched"
 """A line that verl-npu logs before the first step, after it has compared the processes of a job."""
 _UNUSED = ("fused_kernels", "linear_attention")
@@ -82,8 +80,7 @@ class Job:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The features that the job does not use. Each of them is allowed to stay pending, even in all processes at
-        the same time."""
+        """The features that the job does not use. They may stay pending in every process."""
         return (*self.idle, *(name for name in _UNUSED if name not in self.uses))
 
     @property

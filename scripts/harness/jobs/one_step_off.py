@@ -64,7 +64,7 @@ def _settings(plan: Plan, trainers: int) -> dict[str, object]:
 
 
 def over_fsdp(plan: Plan) -> dict[str, object]:
-    """Return the settings for an FSDP trainer that all recipes with the rollout on separate NPUs share."""
+    """Return the FSDP trainer settings shared by all recipes that run the rollout on separate NPUs."""
     return _settings(plan, max(1, plan.npus // 2)) | {
         "actor_rollout_ref.actor.strategy": "fsdp2",
         "critic.strategy": "fsdp2",
@@ -76,7 +76,7 @@ def over_fsdp(plan: Plan) -> dict[str, object]:
 
 
 def over_megatron(plan: Plan) -> dict[str, object]:
-    """Return the settings for a Megatron trainer that all recipes with the rollout on separate NPUs share. The trainer
+    """Return the Megatron trainer settings shared by all recipes that run the rollout on separate NPUs. The trainer
     has half of the NPUs, rounded up, and uses tensor parallelism."""
     trainers = plan.npus - plan.npus // 2
     return _settings(plan, trainers) | megatron.tensor_parallel(trainers)

@@ -26,7 +26,7 @@ GENERATES = {"FullyAsyncRollouter"}
 # Some trainers have patches of their own, on a function that their `fit` calls or on their `fit` itself.
 OWN = {
     "FullyAsyncTrainer": fleet.compare_processes_before_fully_async_training,
-    "RaySPINTrainer": fleet.compare_processes_before_spin_training,
+    "RaySPINTrainer": fleet.compare_processes_before_training,
 }
 # The smallest number of trainers that can be imported here at each pin: from a checkout, and from a wheel, which has
 # no recipes. The newer pins need packages that are missing here.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from testing.interpreter import python
 
 from verl_npu.features.megatron.upstream import (
     ask_megatron_only_for_the_offset_that_it_knows,
@@ -125,15 +125,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     megatron = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")) / "megatron-0.12.1"
     if not megatron.is_dir():
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {megatron.name}/")
-    paths = [str(megatron), os.environ.get("PYTHONPATH", "")]
-    answer = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path_factory.mktemp("item") / "item")],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    item = tmp_path_factory.mktemp("item") / "item"
+    answer = python("-W", "ignore", "-c", PROGRAM, str(item), paths=[megatron], seconds=300)
     assert answer.returncode == 0, answer.stderr[-3000:]
     return json.loads(answer.stdout.splitlines()[-1])
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-__all__ = ["MIXES", "first_fit_decreasing", "work"]
-
 Mix = tuple[Callable[[random.Random], list[int]], int]
 
 MIXES: dict[str, Mix] = {

@@ -12,8 +12,6 @@ from typing import Any
 from verl_npu.features import micro_batches
 from verl_npu.registry.source.tree import SourceTree
 
-__all__ = ["BOUNDED", "REVISIONS", "load", "nested", "padded", "patched", "tokens"]
-
 FOLDER = Path(os.environ.get("VERL_NPU_UPSTREAMS", "nowhere"))
 PATH = "verl/utils/seqlen_balancing.py"
 _HERE = sorted(path.name for path in FOLDER.glob("verl-*") if (path / PATH).is_file())

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from testing.interpreter import import_path
+from testing.interpreter import python
 
 VLLM = {
     "vllm/__init__.py": "__version__ = '0.9.1'\nclass LLM:\n    def __init__(self, **given):\n        print('GIVEN', "
@@ -55,15 +52,8 @@ def test_all_of_them_reach_the_engine_beside_upstreams_own(importable: Callable[
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     verl = importable("796871d7")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(verl / "verl/trainer/config/rollout/rollout.yaml"), json.dumps(ASKED)],
-        env={**inherited, "VERL_NPU": "on", "PYTHONPATH": import_path(tmp_path, verl)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    words = (PROGRAM, str(verl / "verl/trainer/config/rollout/rollout.yaml"), json.dumps(ASKED))
+    done = python("-c", *words, paths=[tmp_path, verl], clean="VERL_NPU", seconds=300, VERL_NPU="on")
     words = done.stdout.partition("GIVEN ")[2].partition("\n")[0]
     assert words, done.stderr
     arguments = json.loads(words)

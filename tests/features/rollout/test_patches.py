@@ -16,7 +16,6 @@ from verl_npu.features.rollout import (
     end_answers_at_response_length,
     give_the_recipes_actor_a_pool,
     keep_weights_that_are_not_offloaded,
-    keep_weights_that_are_not_offloaded_on_waking,
     name_lists_of_operators_as_python_does,
     prevent_double_repetition_in_hf_rollout,
     reduce_vllm_version_to_release,
@@ -78,8 +77,6 @@ def test_an_engine_is_told_once_for_all_its_answers() -> None:
 
 # The trainer's weights after they were handed over.
 
-PATCHES = [keep_weights_that_are_not_offloaded, keep_weights_that_are_not_offloaded_on_waking]
-
 
 class Engine:
     def __init__(self, offloads: bool) -> None:
@@ -98,12 +95,11 @@ async def hand_over(worker: SimpleNamespace, fails: bool = False) -> str:
     return "done"
 
 
-@pytest.mark.parametrize("patch", PATCHES)
 @pytest.mark.parametrize(("offloads", "device"), [(False, "npu"), (True, "cpu")])
-def test_weights_go_to_the_host_only_if_they_are_offloaded(patch, offloads: bool, device: str) -> None:
+def test_weights_go_to_the_host_only_if_they_are_offloaded(offloads: bool, device: str) -> None:
     engine = Engine(offloads)
     worker = SimpleNamespace(actor=SimpleNamespace(engine=engine))
-    assert asyncio.run(patch(hand_over, worker)) == "done"
+    assert asyncio.run(keep_weights_that_are_not_offloaded(hand_over, worker)) == "done"
     assert engine.device == device
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from testing.interpreter import import_path
+from testing.interpreter import python
 
 KEEP = "actor_rollout_ref.rollout.free_cache_engine=False"
 ENGINE = f"{KEEP} +actor_rollout_ref.rollout.enable_sleep_mode=False"
@@ -72,15 +69,8 @@ NIGHTLY = pytest.mark.nightly("verl_npu/features/rollout/rules.py", "pin.json")
 def test_the_setting_that_decides_at_each_pin(pin: str, importable: Tree) -> None:
     for package in ("verl", "omegaconf"):
         pytest.importorskip(package)
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps([case for case, _ in CASES[pin]])],
-        env={**inherited, "VERL_NPU": "off", "PYTHONPATH": import_path(importable(pin))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    cases = json.dumps([case for case, _ in CASES[pin]])
+    done = python("-c", PROGRAM, cases, paths=[importable(pin)], clean="VERL_NPU", seconds=300, VERL_NPU="off")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.partition("REMEDIES ")[2])
     asked = [expected for _, expected in CASES[pin]]

@@ -12,24 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testing.ranks import ForkServer, Run
+from testing.ranks import Ranks, Run
 
 PROJECT = Path(__file__).parents[3]
 PYTHONS = [path for path in os.environ.get("VERL_NPU_TORCH_NPU", "").split(os.pathsep) if path]
 
 
 @pytest.fixture(scope="session", params=[None, *PYTHONS], ids=lambda python: python or "ours")
-def fork_server(request: pytest.FixtureRequest) -> Iterator[ForkServer]:
+def fork_server(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     if request.param is None:
-        made = ForkServer(VIRTUAL_ASCEND_TORCH_NPU="ours")
+        made = Ranks(VIRTUAL_ASCEND_TORCH_NPU="ours")
     else:
         paths = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-        made = ForkServer(python=request.param, PYTHONPATH=paths, VIRTUAL_ASCEND_TORCH_NPU="real")
+        made = Ranks(python=request.param, PYTHONPATH=paths, VIRTUAL_ASCEND_TORCH_NPU="real")
     yield made
     made.close()
 
 
 @pytest.fixture
-def run_ranks(fork_server: ForkServer) -> Run:
+def run_ranks(fork_server: Ranks) -> Run:
     """Return a function that runs a program on each rank of a group, with two virtual NPUs."""
     return fork_server.run

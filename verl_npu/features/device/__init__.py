@@ -181,8 +181,8 @@ def request_npus_not_gpus(
     name: object = None,
     device_name: str = "cuda",
 ) -> Result:
-    """Return the placement groups of a resource pool. The groups reserve NPUs, unless the caller names a device other
-    than `cuda`."""
+    """Return the placement groups of a resource pool. If `device_name` is `cuda`, the default, the groups reserve
+    NPUs."""
     return original(pool, strategy, name, "npu" if device_name == DEFAULT_DEVICE else device_name)
 
 

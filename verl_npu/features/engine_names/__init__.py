@@ -15,8 +15,6 @@ from typing import Any
 
 from ...registry.source.tree import SourceTree, Target
 
-__all__ = ["NAMES", "Form", "Found", "Lack", "Name", "accepts", "find", "lacks"]
-
 NEVER = "never"
 """A value of `Name.since`. It means that no release has the name, and that verl-npu relies on its absence."""
 

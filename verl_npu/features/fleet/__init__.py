@@ -48,14 +48,30 @@ _compared: WeakSet[object] = WeakSet()
 Result = TypeVar("Result")
 
 
-@fleet.wrap("verl.utils.tracking:Tracking.__init__", why=_WHY, how=_HOW, link=_LINK, retired_by=_NEVER)
+@fleet.wrap(
+    "verl.utils.tracking:Tracking.__init__",
+    why=_WHY,
+    how=_HOW,
+    link=_LINK,
+    retired_by=_NEVER,
+    name="compare_processes_before_training",
+)
+@fleet.wrap(
+    _SPIN,
+    why=_WHY,
+    how=_HOW,
+    link=_LINK,
+    retired_by=_NEVER,
+    requires=Defines(_SPIN),
+    name="compare_processes_before_spin_training",
+)
 def compare_processes_before_training(
-    original: Callable[..., Result], tracking: object, *args: object, **kwargs: object
+    original: Callable[..., Result], upstream: object, *args: object, **kwargs: object
 ) -> Result:
-    """Compare the processes, and then create the logger. Raises FleetError if the processes differ and
+    """Compare the processes, and then create the logger or train. Raises FleetError if the processes differ and
     VERL_NPU_STRICT=1 is set."""
     _compare()
-    return original(tracking, *args, **kwargs)
+    return original(upstream, *args, **kwargs)
 
 
 @fleet.wrap(_SEPARATE, why=_WHY, how=_HOW, link=_LINK, retired_by=_NEVER, requires=Defines(_SEPARATE))
@@ -70,15 +86,6 @@ def compare_processes_before_fully_async_training(
     if trainer not in _compared:
         _compared.add(trainer)
         _compare()
-    return original(trainer, *args, **kwargs)
-
-
-@fleet.wrap(_SPIN, why=_WHY, how=_HOW, link=_LINK, retired_by=_NEVER, requires=Defines(_SPIN))
-def compare_processes_before_spin_training(
-    original: Callable[..., Result], trainer: object, *args: object, **kwargs: object
-) -> Result:
-    """Compare the processes, then train. Raises FleetError if the processes differ and VERL_NPU_STRICT=1."""
-    _compare()
     return original(trainer, *args, **kwargs)
 
 

@@ -49,14 +49,14 @@ Hook = Callable[[RuntimeEnvironment | None], RuntimeEnvironment | None]
 
 
 def forward(runtime: RuntimeEnvironment) -> None:
-    """Add the variables that every process needs to upstream's runtime environment. Existing values are kept."""
+    """In upstream's runtime environment, set the variables that every process needs. Existing values are kept."""
     _add(runtime, given_by_ray=_submitted())
 
 
 def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | None:
-    """Add the variables that every process needs to the runtime environment of `ray.init`. Existing values are kept.
+    """In the runtime environment of `ray.init`, set the variables that every process needs. Existing values are kept.
 
-    Ray calls this function. The function adds nothing if verl-npu is not active in this process. Raises FleetError if
+    Ray calls this function. The function sets nothing if verl-npu is not active in this process. Raises FleetError if
     the user set a variable to a value that conflicts with the required value.
     """
     earlier = environment.RAY_HOOK.read()

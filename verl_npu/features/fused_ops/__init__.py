@@ -31,8 +31,7 @@ fused_ops = Feature(
 
 
 def upstream_assigns(target: str) -> Probe:
-    """Return the probe that checks whether this verl version patches each model separately, and itself patches
-    `target`."""
+    """Return the probe that asks whether this verl version patches `target`, and patches each model separately."""
     return AllOf(UPSTREAM_PATCHES_EACH_MODEL, Assigns(upstreams.NPU_PATCH, target))
 
 

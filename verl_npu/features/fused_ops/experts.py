@@ -254,8 +254,8 @@ def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None])
     undoes=[QWEN3_MOE_BLOCK, NEXT_BLOCK, VISION_BLOCK],
 )
 def keep_transformers_expert_blocks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Apply upstream's model patches, but keep the expert blocks of transformers that have a different layout from
-    upstream's expert blocks."""
+    """Apply upstream's model patches, but keep transformers' own expert blocks where their layout differs from
+    upstream's."""
     if importlib.util.find_spec("transformers.models.qwen3_5") is None:
         # Upstream's patches cannot be imported. Upstream logs that and goes on.
         return original(*args, **kwargs)

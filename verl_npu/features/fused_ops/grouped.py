@@ -40,7 +40,7 @@ def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transp
 
 
 def _grouped_column_products(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
-    """Multiply `left` [m, rows] by `right` [rows, n], separately for each group of rows -> [groups, m, n]."""
+    """Multiply `left` [m, rows] by `right` [rows, n], separately for each group of rows. Returns [groups, m, n]."""
     import torch
 
     if _supports_group_type_2(left.dtype, left.device):
@@ -137,7 +137,7 @@ class Weights:
         """Return whether the grouped matrix multiplication can multiply `tokens` by these weights.
 
         The multiplication needs a single dtype. With autocast, tokens and weights may have different dtypes, because
-        both are cast. The cast copies the weights, as in transformers' loop over the experts.
+        both are cast. This cast copies the weights. transformers' loop over the experts also copies them.
         """
         import torch
 

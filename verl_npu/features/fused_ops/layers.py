@@ -20,7 +20,7 @@ class Norm(Protocol):
 
 
 def rms_norm(original: Callable[[Norm, Tensor], Tensor], norm: Norm, hidden_states: Tensor) -> Tensor:
-    """Normalize hidden_states [..., width] -> the same shape, in the dtype of hidden_states * weight."""
+    """Normalize hidden_states [..., width]. The result has the same shape, and the dtype of hidden_states * weight."""
     npu_rms_norm = operator("npu_rms_norm", hidden_states)
     if npu_rms_norm is None or not is_plain(norm.weight):
         return original(norm, hidden_states)
@@ -76,8 +76,8 @@ def is_silu(function: Activation) -> bool:
 
 
 def gated(original: Callable[[GatedLayer, Tensor], Tensor], mlp: GatedLayer, x: Tensor) -> Tensor:
-    """Run a gated feed-forward layer: x [..., width] -> [..., width]. The projections are called as modules, so that
-    adapters and hooks still work."""
+    """Run a gated feed-forward layer. `x` and the result are [..., width]. The projections are called as modules, so
+    that adapters and hooks still work."""
     npu_swiglu = operator("npu_swiglu", x) if is_silu(mlp.act_fn) else None
     if npu_swiglu is None:
         return original(mlp, x)

@@ -19,14 +19,6 @@ from . import over_megatron
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "broadcast_through_the_npu",
-    "hold_the_batch",
-    "keep_mini_batches_on_the_host",
-    "move_micro_batches",
-    "take_the_held_batch",
-]
-
 Result = TypeVar("Result")
 HELD = "_verl_npu_held"
 """The attribute of an empty batch that holds the real batch."""

@@ -16,20 +16,6 @@ from typing import Any
 from ...errors import DeclarationError
 from ..upstreams import locks_folder
 
-__all__ = [
-    "NEWEST",
-    "Argument",
-    "Contract",
-    "Entry",
-    "FeatureFacts",
-    "catalogue",
-    "contracts",
-    "read_contract",
-    "recorded_as",
-    "revision_for",
-    "write_contract",
-]
-
 FILE_NAME = "arguments.json"
 _SCHEMA = 2
 

@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 
     from .contract import Contract
 
-__all__ = [
-    "DUMMY_FILE",
-    "SavedState",
-    "checked_repatch",
-    "on_behalf_of",
-    "own_functions_restored",
-    "plain_values",
-    "refuse_to_go_without_mindspeed",
-    "remove_placeholder_modules",
-    "repatch",
-    "without_lazy_aliases",
-]
-
 Patches = Mapping[str, tuple[str, ...]]
 Repatch: TypeAlias = "Callable[[Mapping[str, object]], object]"
 """The type of MindSpeed's `repatch`."""
@@ -58,8 +45,8 @@ _callers: list[Request] = []
 
 @contextlib.contextmanager
 def on_behalf_of(request: Request) -> Iterator[None]:
-    """Within the `with` block, treat each call of `repatch` as `request`, regardless of the overrides that the caller
-    passes."""
+    """Within the `with` block, each call of MindSpeed's `repatch` applies `request` instead of the overrides that the
+    caller passes."""
     _callers.append(request)
     try:
         yield

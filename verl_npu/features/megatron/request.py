@@ -19,21 +19,6 @@ from ...errors import CommandError
 if TYPE_CHECKING:
     from .contract import Contract
 
-__all__ = [
-    "GROUPS_NOT_READ",
-    "OVERRIDE",
-    "SECTION_KEYS",
-    "Engine",
-    "Known",
-    "Request",
-    "Unexpanded",
-    "UnknownValueError",
-    "effective",
-    "not_judged",
-    "requests",
-    "unexpanded",
-]
-
 OVERRIDE = "VERL_NPU_DISABLE=megatron"
 """The setting that prevents verl-npu from changing MindSpeed."""
 
@@ -87,9 +72,9 @@ def effective(request: Request) -> dict[str, object]:
     """Return the overrides of a request, together with the additional overrides that the documentation of verl or
     MindSpeed requires.
 
-    Flash attention is added unless the overrides request batch-invariant flash attention. The context-parallel size,
-    and the settings that mc2 and swapped optimizer expect in MindSpeed's arguments, are copied from the engine's
-    section of the configuration.
+    Flash attention is added unless the overrides request batch-invariant flash attention. The context-parallel size is
+    copied from the engine's section of the configuration, as are the settings that mc2 and the swapped optimizer
+    expect in MindSpeed's arguments.
     """
     settings = dict(request.overrides)
     section = {key: value for key, value in request.section.items() if value is not None}

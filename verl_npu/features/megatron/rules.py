@@ -21,8 +21,6 @@ from ...reporting import warn
 from .contract import Argument, Contract
 from .request import OVERRIDE, Engine, Known, Request, Unexpanded, UnknownValueError, effective
 
-__all__ = ["RULES", "Asked", "check", "in_words", "problems"]
-
 _ATTENTION_BACKENDS = ("flash", "fused", "unfused", "local", "auto")  # the members of Megatron's AttnBackend
 _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool, int),

@@ -13,18 +13,6 @@ from typing import TypeGuard
 from ...errors import SourceError
 from .contract import NEWEST, Argument, Contract, FeatureFacts, contracts, recorded_as
 
-__all__ = [
-    "Installation",
-    "advice",
-    "examine",
-    "extract",
-    "installation",
-    "missing_packages",
-    "nearest",
-    "needs_adaptor",
-    "package_folder",
-]
-
 _BASE = "MindSpeedFeature"
 _CONFIGS = ("ModelParallelConfig", "TransformerConfig", "MLATransformerConfig")
 _ADAPTOR, _OF_ADAPTOR = "megatron_adaptor", ("__init__.py", "import megatron_adaptor")

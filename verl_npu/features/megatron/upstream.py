@@ -20,8 +20,6 @@ from ...registry.source.named import Key
 from ...registry.source.probe import AllOf, Calls, Defines, Imported, Imports, Never, Not, Passes
 from . import over_megatron
 
-__all__ = ["written_in_torchs_format"]
-
 _SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheckpointManager.save_checkpoint"
 
 

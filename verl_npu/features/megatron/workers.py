@@ -37,7 +37,7 @@ def _section_uses(place: str) -> tuple[str, ...]:
 
 
 def request_of(worker: str, section: Section) -> Request:
-    """Return a worker's request to MindSpeed. `section` is the section `megatron` of the worker's configuration."""
+    """Return a worker's request to MindSpeed. `section` is the `megatron` section of the worker's configuration."""
     overrides = plain_values(section.get("override_transformer_config", {}))
     return Request(worker, overrides, {key: section.get(key, None) for key in SECTION_KEYS})
 
@@ -115,7 +115,7 @@ _declare_worker("RewardModelWorker", "reward_model", "give_mindspeed_the_reward_
 def configure_each_worker_with_its_own_overrides(
     original: Callable[..., object], worker: object, *args: object, **kwargs: object
 ) -> object:
-    """Create the model's configuration while the worker's own overrides are applied."""
+    """Apply the worker's own overrides, and then create the model's configuration."""
     repatch_again(worker)
     return original(worker, *args, **kwargs)
 

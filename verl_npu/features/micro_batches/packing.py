@@ -130,7 +130,7 @@ Batch: TypeAlias = "Mapping[str, torch.Tensor]"
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The sequences to split, given by their lengths in tokens.
+    """The sequences to divide into micro-batches, given by their lengths in tokens.
 
     If `group_size` is greater than 1, each item of `lengths` is the total length of a group of sequences that must
     stay together.

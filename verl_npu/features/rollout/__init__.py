@@ -238,14 +238,8 @@ _OFFLOAD_HOW = "The weights stay on the NPU unless offloading is on."
     link=_OFFLOAD_LINK,
     retired_by=Calls(_UPDATE, "engine.to", when="is_param_offload_enabled"),
     requires=AllOf(Defines(_UPDATE), Calls(_UPDATE, "aggressive_empty_cache")),
+    name="keep_weights_that_are_not_offloaded",
 )
-async def keep_weights_that_are_not_offloaded(
-    original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
-) -> Result:
-    """Sync the weights. Weights that are not offloaded stay where they are."""
-    return await _without_offload(original, worker, *args, **kwargs)
-
-
 @rollout.wrap(
     _WAKE,
     uses=_OFFLOAD_USES,
@@ -255,17 +249,13 @@ async def keep_weights_that_are_not_offloaded(
     link=_OFFLOAD_LINK,
     retired_by=Calls(_WAKE, "engine.to", when="is_param_offload_enabled"),
     requires=Calls(_WAKE, "aggressive_empty_cache"),
+    name="keep_weights_that_are_not_offloaded_on_waking",
 )
-async def keep_weights_that_are_not_offloaded_on_waking(
+async def keep_weights_that_are_not_offloaded(
     original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Wake up the rollout, and sync the weights. Weights that are not offloaded stay in place on the NPU."""
-    return await _without_offload(original, worker, *args, **kwargs)
-
-
-async def _without_offload(
-    original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
-) -> Result:
+    """Sync the weights, and wake up the rollout if `original` does so. Weights that are not offloaded stay in place on
+    the NPU."""
     engine = getattr(worker.actor, "engine", None)
     if engine is None or engine.is_param_offload_enabled:
         return await original(worker, *args, **kwargs)

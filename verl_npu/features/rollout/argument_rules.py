@@ -13,8 +13,6 @@ from ..configuration import Section
 from .engine_arguments import OTHER_SIZES, arguments, plain, user_kwargs
 from .findings import refusal, remark
 
-__all__ = ["sizes_in_one_word", "unknown_arguments", "unread_arguments"]
-
 _SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 _KWARGS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 _MODULES = (

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from ...registry.source.tree import SourceTree
 from ..configuration import Section
 
-__all__ = ["SETTINGS", "SIZE", "Place", "data_parallel_size", "join", "sharing_obstacle", "variables"]
-
 SETTINGS = ("data_parallel_size", "dp_model_parallel_size")
 """The setting's name in verl from v0.6.1 on, and its name in the earlier plugin for 796871d7."""
 _TENSOR = "tensor_model_parallel_size"
@@ -49,8 +47,8 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The rank of the first engine that holds the same part of the model as this rank. It is the first rank of
-        this rank's data-parallel group."""
+        """The first rank of this rank's data-parallel group. It belongs to the first engine, and holds the same part
+        of the model as this rank."""
         return self.rank - self.engine * self.tensor
 
 

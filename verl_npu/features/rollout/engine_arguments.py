@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from ..configuration import Section
 from .data_parallel import join
 
-__all__ = ["OTHER_SIZES", "arguments", "passing_arguments", "plain", "user_kwargs"]
-
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
 OTHER_SIZES = "cuda_graph_sizes"
 """An argument of vLLM itself, which vLLM uses to compute the graph sizes."""

@@ -22,8 +22,6 @@ from .unmet import UnmetImport, unmet_imports
 if TYPE_CHECKING:
     from packaging.version import Version
 
-__all__ = ["unfit_releases"]
-
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 _SERVER = f"{_ROLLOUT}.vllm_async_server"
 _SYNC = Target(f"{_ROLLOUT}.vllm_rollout_spmd", "vLLMRollout")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ...findings import Finding, Severity
 
-__all__ = ["refusal", "remark"]
-
 
 def refusal(code: str, *, subject: str, found: str, fix: str, expected: str = "") -> Finding:
     """Create a finding that stops the job before its first process starts."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from packaging.version import Version
 
-__all__ = ["Release"]
-
 
 class Release(str):
     """A release such as `0.11.0`, without a local part and without a post-release part. Releases are compared as

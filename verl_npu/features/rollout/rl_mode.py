@@ -18,8 +18,6 @@ from ...reporting import report
 from ..configuration import Section
 from .findings import refusal
 
-__all__ = ["additional_config", "enable_rl_mode", "wrong_rl_config"]
-
 _KEY = "rl_config"
 _SWITCH = "enabled"
 _CONFIG = "vllm_ascend.ascend_config"

@@ -24,21 +24,11 @@ from ...registry.source.tree import SourceTree, Target
 from ...reporting import warn
 from ..configuration import Section
 from . import data_parallel
-from .argument_rules import sizes_in_one_word, unknown_arguments, unread_arguments
+from .argument_rules import sizes_in_one_word as sizes_in_one_word
+from .argument_rules import unknown_arguments, unread_arguments
 from .engine_versions import unfit_releases
 from .findings import refusal, remark
 from .rl_mode import additional_config, wrong_rl_config
-
-__all__ = [
-    "RULES",
-    "check",
-    "expandable_segments",
-    "refuse",
-    "sizes_in_one_word",
-    "sleep_mode_overrides",
-    "sleep_mode_overrides_of",
-    "unread_parallelism",
-]
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _MODEL = "actor_rollout_ref.model"
@@ -188,9 +178,9 @@ def _ranks(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.ranks",
             subject=_TENSOR,
-            expected=f"engine groups with a number of ranks that divides the job's {nodes * each} NPUs",
+            expected=f"engine groups whose number of ranks divides the job's {nodes * each} NPUs",
             found=f"engines of {size} ranks (tensor_model_parallel_size x pipeline_model_parallel_size)"
-            + (f", in groups of {shared} that share a model" if shared > 1 else ""),
+            + (f", in groups of {shared} engines that share a model" if shared > 1 else ""),
             fix="change a parallel size, trainer.nnodes, or trainer.n_gpus_per_node",
         )
 

@@ -188,8 +188,8 @@ class Ledger:
         )
 
     def take_back(self, patch_ids: Sequence[str], reason: str) -> BaseException | None:
-        """Undo the writes of these patches, newest first. If an interruption occurs, continue, and return the
-        interruption at the end."""
+        """Undo the writes of these patches, newest first. An exception such as KeyboardInterrupt does not stop the
+        undoing, and is returned."""
         interruption = None
         for patch_id in reversed(patch_ids):
             rollback = self.bindings[patch_id].restore()
@@ -212,7 +212,7 @@ class Ledger:
         return interruption
 
     def end(self) -> BaseException | None:
-        """Undo every patch. If an interruption occurs, continue, and return the interruption at the end."""
+        """Undo every patch. An exception such as KeyboardInterrupt does not stop the undoing, and is returned."""
         interruption = self.take_back(tuple(self.bindings), "deactivated")
         for patch_id, verdict in self.verdicts.items():
             # A patch that wrote nothing needs no undoing.

@@ -51,10 +51,10 @@ class Phase(Enum):
 class Mutex:
     """A re-entrant lock that is always free in the child of a fork. The data that it guards is then intact.
 
-    A fork copies the data of all threads, but it copies only one of the threads: the one that forks. With a plain
-    lock, the child might find the lock held forever. With a new lock, the child might find another thread's work half
+    A fork copies the data of all threads, but it copies only one of the threads: the one that forks. A plain
+    lock might stay held forever in the child. If the child got a new lock instead, another thread's work might be half
     done. Therefore, a fork waits until no other thread holds this lock. The wait has a time limit, because the other
-    thread may be waiting for the forking thread, for example until the import of a module that forks is finished.
+    thread may itself be waiting for the forking thread, for example to finish an import.
     """
 
     seconds = 10.0

@@ -74,8 +74,8 @@ class Readback:
             kept.clear()
 
     def settled(self, verdict: Verdict) -> Verdict:
-        """Return the verdict. If verl-npu leaves the patch to upstream's own patches, first update the verdict with
-        the observed effect of upstream's patches."""
+        """Return the verdict. If upstream's own patches do the work of this patch, first update the verdict with their
+        observed effect."""
         if verdict.state is not State.NATIVE or not verdict.claims:
             return verdict
         reached = self._reached()

@@ -110,7 +110,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
             raise _unexpected(patch, "no such name", f"{value!r}")
         return
     if value is MISSING:
-        raise _unexpected(patch, f"the name {slot.key} to be defined directly in {slot.owner!r}", "no such name")
+        raise _unexpected(patch, f"a definition of {slot.key} in {slot.owner!r} itself", "no such name")
     plain = type(value) is types.FunctionType or isinstance(value, type)
     if plain and _is_source_definition(value, patch, module):
         # In this usual case, no source needs to be parsed.
@@ -290,7 +290,8 @@ Function = Callable[..., object]
 
 
 def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> object:
-    """Build the object that replaces the target. `original` is the target's unbound value in its namespace.
+    """Build the object that replaces the target. `original` is the value in the target's class or module,
+    for example a staticmethod object instead of its function.
 
     `leave_out` is the variable that disables features. If the new object rejects a call, the error message mentions
     this variable.

@@ -148,8 +148,8 @@ class Write:
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """Return the name of another wrapper around the object that the patch wrote, or an empty string if there is
-        none."""
+        """If the slot now holds another wrapper around the object that the patch wrote, return the wrapper's name.
+        Otherwise, return an empty string."""
         current = self.slot.read()
         found = layers(callee(current))
         around = current is not self.after and any(
@@ -185,11 +185,10 @@ def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, k
 
 
 def pass_through(made: object, original: object) -> bool:
-    """Make the result of `replacement.build` call the original, for all code that still holds a reference to this
-    result. Return False if the result has no code object.
+    """Make `made`, a result of `replacement.build`, call the original from now on, for code that still refers to
+    `made`. Return False if `made` has no code object.
 
-    The function's code object is replaced when the patch is reverted, so that calls need no check while the patch is
-    in force.
+    The code object of `made` is replaced, because a check of whether the patch is in force would slow down each call.
     """
     function, before = callee(made), callee(original)
     call = getattr(function, "_self_wrapper", None)
@@ -256,8 +255,8 @@ class Binding:
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """Return the name of another wrapper around the patch's object in the target, or an empty string if there is
-        none."""
+        """If the target now holds another wrapper around the patch's object, return the wrapper's name. Otherwise,
+        return an empty string."""
         return Write(self.slot, self.before, self.after).within()
 
     def remarks(self) -> Iterator[str]:
@@ -279,9 +278,8 @@ class Binding:
             slot.write(self.after)
 
     def replace_earlier(self) -> None:
-        """Some copies of the target may still hold the object that the patch bound earlier. Replace that object with
-        the patch's new object in all of these copies. Undoing these writes restores the original, `before`, in the
-        copies."""
+        """Write the patch's new object to all copies of the target that still hold the patch's earlier object. Undoing
+        these writes restores the original, `before`."""
         if self.earlier is None:
             return
         for slot in [w.slot for w in self.earlier.writes if w.in_force() and w.slot != self.earlier.slot]:

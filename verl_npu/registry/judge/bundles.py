@@ -35,9 +35,9 @@ class Judged:
 def judge_bundles(bundles: Sequence[Bundle], tree: SourceTree) -> Iterator[Judged]:
     """Judge the features of each owner. Packages that `tree` does not cover are taken from the running environment.
 
-    If an error occurs in a bundle with an owner, the result contains the error, and all patches of the bundle fail. An
-    error in the registry's own bundle is raised, with one exception: if the locks contain patches that the bundle does
-    not declare, the result contains the error.
+    If an error occurs in an owner's bundle, the result contains the error, and all patches of the bundle fail. Errors
+    in the registry's own bundle are raised, except for patches that the locks contain but the bundle does not declare:
+    the result contains this error.
     """
     for bundle in bundles:
         packages = [package for upstream in bundle.upstreams for package in upstream.packages]

@@ -189,12 +189,12 @@ def identify(
     """Find the pin that is identical to `tree`. If there is none, find the pin that shares the most targets with
     `tree`.
 
-    A pin is identical if every file used to answer the patches' questions is the same in `tree`. Only then are the
-    lock's answers used. If some of these files differ, but all targets and answers are the same, the result is the
-    nearest pin without a list of differences. Packages that are not in `tree` are ignored, because a
-    wheel may omit packages that a checkout has. `first` is the first package of the upstream, and shows where the
-    upstream is installed. A package in another folder may be unrelated to the upstream, although it has the same name
-    as one of the upstream's packages.
+    A pin is identical if every file used to answer the patches' questions is the same at the pin and in `tree`. The
+    lock's answers are used only for an identical pin. For any other pin, the result lists the targets and answers that
+    differ, so the list is empty if the files differ only elsewhere. Packages that are not in `tree` are ignored,
+    because a wheel may omit packages that a checkout has. `first` is the first package of the upstream, and shows
+    where the upstream is installed. A package in another folder may be unrelated, even if it has the name of an
+    upstream package.
     """
     # Hashing bytes is far cheaper than parsing, and the usual case, an unmodified release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock, first)]

@@ -55,7 +55,7 @@ def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[st
 def judge_natives(
     modules: Sequence[PatchModule], tree: SourceTree, ours: Collection[str] = frozenset()
 ) -> list[Native]:
-    """Look up the targets of the assignments in `modules`, which are upstream's own patches. Return one entry for each
+    """Look up the targets of upstream's own patches, which are the assignments in `modules`. Return one entry for each
     target.
 
     `ours` contains the targets of verl-npu's applied patches, as `module:qualname`. These targets are omitted: once
@@ -77,8 +77,8 @@ def natives_of(module: PatchModule, tree: SourceTree) -> list[Native]:
 
 
 def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dict[str, Verdict]:
-    """Return the verdicts. A patch that is native because of upstream's own patch of the target is marked as failed if
-    upstream's patch failed."""
+    """Return the verdicts. If a patch is native because upstream itself patches the target, but upstream's patch
+    failed, the verdict becomes failed."""
     states = {native.step.place: native for native in natives}
 
     def confirm(verdict: Verdict) -> Verdict:

@@ -13,7 +13,7 @@ from .absence import Baseline
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The difference in the code that uses a target, between one tree and the nearest pin."""
+    """How the code that uses a target differs between a tree and the nearest pin."""
 
     pin: str
     lost: tuple[str, ...] = ()

@@ -229,15 +229,15 @@ class Evidence:
 
     @cached_property
     def gone(self) -> Sequence[Absence]:
-        """The names that are missing from this tree: the target itself, and each subject whose absence leaves one of
-        the patch's questions without an answer."""
+        """The names that are missing from this tree: the target itself, and each subject that must exist so that a
+        question of the patch can be answered."""
         unanswered = dict.fromkeys(atom.subject for atom in self.patch.atoms() if self.ask(atom) is None)
         found = [self.absence, *map(self._answers.absence, unanswered)]
         return [absence for absence in found if absence is not None and absence.gone]
 
     def lost(self, atoms: Iterable[Atom]) -> list[str]:
-        """`atoms` are questions about subjects. For each of these subjects that exists at the nearest pin but not in
-        this tree, return the reason why the subject is missing."""
+        """Return the reasons why subjects of `atoms` are missing from this tree. Only subjects that exist at the
+        nearest pin are included."""
         reasons = []
         for subject in dict.fromkeys(atom.subject for atom in atoms):
             nearest = self._answers.known[package_of(subject)].nearest
@@ -248,15 +248,15 @@ class Evidence:
 
     @cached_property
     def unread(self) -> str:
-        """The reasons why the answer "no" to a question about an existing target or module is unreliable. The value is
-        empty if all such answers are reliable."""
+        """The reasons not to trust the answer "no" to a question about an existing target or module. Empty if all such
+        answers are reliable."""
         unread = (atom.unread(self.tree) for atom in self.patch.retired_by.atoms())
         return "; ".join(dict.fromkeys(filter(None, unread)))
 
     @cached_property
     def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
-        """The first collaborator (an upstream object that the patch's own code uses) with a definition in this tree
-        that matches no pin, and this definition. The value is None if all collaborators are unchanged."""
+        """The first collaborator (an upstream object that the patch's own code uses) whose definition in this tree
+        matches no pin, and that definition. None if all collaborators are unchanged."""
         return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
     def _changed(self, use: Collaborator) -> Found | None:
@@ -281,8 +281,7 @@ class Evidence:
 
     @cached_property
     def reach(self) -> Reach:
-        """The differences between the code that uses the target in this tree and the code that uses the target at the
-        nearest pin."""
+        """How the code that uses the target differs between this tree and the nearest pin."""
         from .reach import reach
 
         return reach(self.patch.target, self.known, self.tree)

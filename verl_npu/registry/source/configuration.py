@@ -31,8 +31,8 @@ def value_of(file: str, key: str, tree: SourceTree) -> str | None:
     """Return the value of a key in a YAML file as text. The value of a section is an empty string. If neither the file
     nor its defaults have the key, return None.
 
-    `file` is the path relative to the package's parent folder, such as `pkg/config/main.yaml`. If an option depends on
-    another option, as in `${model_engine}_actor`, that other option is looked up in the same list of defaults.
+    `file` is the path relative to the package's parent folder, such as `pkg/config/main.yaml`. If an entry of
+    the defaults contains an option, as in `${model_engine}_actor`, the option is looked up in the same defaults.
     """
     waiting: list[Place] = [(file, tuple(key.split(".")), ())]
     seen: list[Place] = []

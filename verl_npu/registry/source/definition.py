@@ -270,8 +270,8 @@ def _spelling(node: ast.expr) -> str:
 def signature(node: Function, constants: Mapping[str, object] = _NONE) -> str:
     """Return the parameters of `node` by name, kind, and default, for example `(config, *, rank=0, group=...)`.
 
-    A default is shown as `...` unless it is a literal or one of the module's `constants`. The spelling of a default
-    affects only the fingerprint.
+    A default is shown as `...` unless it is a literal or one of the module's `constants`. A change in any other
+    default affects only the definition's fingerprint.
     """
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -397,7 +397,7 @@ _DECORATED = {
 
 
 def function_kind(node: Function) -> Kind:
-    """Return the kind of function that a definition makes, regardless of the definition's decorators."""
+    """Return the kind of function that `node` defines, ignoring its decorators."""
     yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _within(node.body))
     if isinstance(node, ast.AsyncFunctionDef):
         return Kind.ASYNC_GENERATOR if yields else Kind.COROUTINE

@@ -16,7 +16,7 @@ _TELLING = 3
 
 
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Look for `subject` in another module whose dotted name has the same last two components as its module.
+    """Look for `subject` in another module whose dotted name ends with the last two parts of the subject's module.
 
     For `old.gkd.trainer:Trainer.fit`, the result could be `new.package.gkd.trainer:Trainer.fit`. Return None if there
     is no such module.

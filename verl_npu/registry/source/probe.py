@@ -67,8 +67,8 @@ class Atom(Probe):
         """Return whether the answer to this atom's question is yes. If the subject does not exist, return False."""
 
     def unread(self, tree: SourceTree) -> str:
-        """Return the reason why the answer "no" is unreliable although the subject exists, or an empty string if this
-        answer is reliable."""
+        """If the subject exists but the answer "no" is unreliable, return the reason. Otherwise, return an empty
+        string."""
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
@@ -304,8 +304,8 @@ class Raises(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Reads(Atom):
-    """A probe that asks whether the code reads a variable or an attribute with the name `name`, or contains a string
-    with this value."""
+    """A probe that asks whether the code reads a variable or an attribute named `name`, or contains a string equal to
+    `name`."""
 
     target: str
     name: str

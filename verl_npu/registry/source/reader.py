@@ -154,8 +154,7 @@ class Facts:
 
     def ends(self, qualname: str) -> tuple[str, ...]:
         """Return descriptions of the objects that the name `qualname` may refer to after its module has been imported.
-        If `qualname` is inside a class, the result also describes that class. The class is omitted if its only
-        definition is a class statement."""
+        If `qualname` is inside a class, also describe that class, unless its only definition is a class statement."""
         parts = qualname.split(".")
         found: list[str] = []
         for length in range(1, len(parts) + 1):
@@ -367,8 +366,8 @@ class Scope:
     depth: int = 0
 
     def path(self, name: str) -> str | None:
-        """Return the path of a name that the code binds, or None if the name is local to a function. The path starts
-        at the module."""
+        """Return the qualified name in the module of a name that the code binds, such as `Class.name`, or None if the
+        name is local to a function."""
         if self.shared is not None:
             return name if name in self.shared else None
         return _within(self.owner, name)

@@ -60,8 +60,8 @@ class Site:
 
 
 def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
-    """Return the sites of a target in these packages, as a mapping from `module:qualname` to the site there. The site
-    of a module's own code is named `module`."""
+    """Return the sites of a target in these packages, with `module:qualname` as the keys. For a module's top-level
+    code, the key is `module`."""
     found = overrides(target, packages, tree)
     # Search each package by itself, because another one may be missing here.
     for package in _around(target, packages, tree):

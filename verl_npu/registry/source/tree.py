@@ -172,12 +172,11 @@ class SourceTree:
         return ", ".join(map(str, paths_of(self._folders.get(package))))
 
     def has_part(self, subject: str, beside: str) -> bool:
-        """Return whether this tree has the part of an upstream that defines `subject`, or that would define it if it
-        existed. A part is a module or a folder directly inside a top-level package.
+        """Return whether this tree has the part of an upstream where `subject` belongs, even if `subject` does not
+        exist. A part is a module or a folder directly inside a top-level package.
 
-        `beside` is the first package of the upstream. A package that is not in the same folder as `beside` may be an
-        unrelated package with the same name. For such a package, this method returns True only if the package contains
-        the part.
+        `beside` is the first package of the upstream. A package in another folder may be unrelated, even if it has the
+        name of an upstream package. Such a package must contain the part.
         """
         package, _, rest = subject.partition(":")[0].replace("/", ".").partition(".")
         key = (package, rest.partition(".")[0], beside)
@@ -275,8 +274,8 @@ class SourceTree:
         return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def origins(self, target: Target) -> list[Target]:
-        """Return the full names that the target's module imports to define the target. For `from source import name`,
-        this is `source.name`."""
+        """Return the full names that the target's module imports the target from. For `from source import name`, this
+        is `source.name`."""
         found = []
         for node in self.nodes(target) if target.package in self else ():
             if isinstance(node, ast.ImportFrom):
@@ -285,8 +284,8 @@ class SourceTree:
         return found
 
     def chain(self, target: Target) -> list[Target]:
-        """Return the target and, if the target's module imports the target from another module, each existing location
-        along the chain of imports.
+        """Return the target and, if its module imports it, the locations that it is imported from. Locations that do
+        not exist are omitted.
 
         Moved code still counts as the target if the old module imports the code from the new module.
         """

@@ -14,8 +14,6 @@ from typing import Any
 from verl_npu_workbench.diagnosis.owner import _OWNERS, _owners_of_classes
 from verl_npu_workbench.diagnosis.rules import LogRule
 
-__all__ = ["bare"]
-
 _PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 _ANY, _ANY_IN_A_NAME = "\0", "\1"
 """The marks for a part of a pattern that may be any text, and for one that may continue a name."""

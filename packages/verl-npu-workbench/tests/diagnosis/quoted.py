@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from verl_npu_workbench.diagnosis.rules import KNOWN
 
-__all__ = ["QUOTED", "Quoted", "raised", "worker"]
-
 
 @dataclass(frozen=True)
 class Quoted:

@@ -13,8 +13,6 @@ from pathlib import Path
 from verl_npu_workbench.doctor import Judged, Site
 from verl_npu_workbench.pins import PINS
 
-__all__ = ["RIGHT", "Box", "Right"]
-
 ENTRY_POINTS = "[torch.backends]\nverl_npu = verl_npu_entry:torch_backends\n"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from virtual_ascend.testing.fixtures import torch_npu as torch_npu
 
 from . import serving
 
@@ -89,9 +90,12 @@ def train(pin: str, monkeypatch: pytest.MonkeyPatch) -> Train:
 
     monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
 
-    def run(job: str, steps: int, output: Path, settings: Sequence[str], checkout: Path | None = None) -> Outcome:
+    def run(
+        job: str, steps: int, output: Path, settings: Sequence[str], checkout: Path | None = None, wheel: str = ""
+    ) -> Outcome:
         words = ["--pin", pin, "--job", job, "--steps", str(steps), "--output", str(output), "--no-venv"]
         words += ["--verl", str(checkout)] if checkout else []
+        words += ["--torch-npu", wheel] if wheel else []
         request = parse([*words, "--", *settings], "smoke.sh", smoke=True)
         outcome = training.train(request, machine.look(request.npus), lambda step, metrics: None)
         assert outcome.trained, f"{outcome.failure}\n{training.tail(outcome.log)}"

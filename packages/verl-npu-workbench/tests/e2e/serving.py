@@ -15,8 +15,6 @@ import pytest
 from harness.pins import PINS, Engine
 from virtual_ascend import testing as processes
 
-__all__ = ["PYTHONS", "Served", "answer", "answers", "ended", "engine_of", "environment", "python", "said", "served"]
-
 PYTHONS = [path for path in os.environ.get("VERL_NPU_VLLM_ASCEND", "").split(os.pathsep) if path]
 RELEASE = "0.11.0"
 """The release for tests that need this one."""

@@ -111,7 +111,7 @@ def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:
     status, printed = run("doctor", "--hang", "4194303")
     (line,) = (line for line in printed.splitlines() if not re.search(r", \d+ s$", line))  # drops progress lines
     assert status == 2
-    assert "expected the id of a process on this host" in line
+    assert "expected the ID of a process on this host" in line
 
 
 def test_several_jobs_are_named() -> None:

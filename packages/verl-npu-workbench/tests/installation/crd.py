@@ -12,8 +12,6 @@ from pathlib import Path
 import jsonschema
 import yaml
 
-__all__ = ["Schema"]
-
 # The file has a megabyte: the loader in C takes a second, the other one twelve.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -147,6 +147,13 @@ def test_a_frozen_object_keeps_what_is_not_set(tree: SourceTree) -> None:
     assert said == ["only one"]
 
 
+def test_a_section_is_made_wherever_it_is(tree: SourceTree) -> None:
+    settings = Settings({"one._target_": "verl.worker.Config", "one.part.inner._target_": "verl.worker.Config"})
+    said: list[str] = []
+    made(settings.changed({"one.part.inner.size": 2}), "one", tree, said)
+    assert said == ["only one"]
+
+
 SICE = ["unexpected keyword argument 'sice'"]
 
 
@@ -184,6 +191,11 @@ REGISTERED = {
     "in a function": ("def f():\n    from elsewhere import E\n    E.register('new')", ["no new in ['one', 'other']"]),
     "in an object": ("made = elsewhere.make()\nmade.register('new')", ["no new in ['one', 'other']"]),
     "in an object of it": ('made = verl.parts.Registry()\n@made.register("new")', []),
+    "in what a function returns": ("from .made import own\nmade = own()\nmade.register('new')(1)", []),
+    "in what a function gets elsewhere": (
+        "from .made import foreign\nmade = foreign()\nmade.register('new')(1)",
+        ["no new in ['one', 'other']"],
+    ),
     "without a call": ("@verl.parts.Registry.register", []),
     "in another registry": ('@Dispatch.register("new")', ["no new in ['one', 'other']"]),
 }
@@ -192,8 +204,14 @@ REGISTERED = {
 @pytest.mark.parametrize(("by", "said"), REGISTERED.values(), ids=REGISTERED.keys())
 def test_a_name_may_be_registered_in_several_ways(by: str, said: list[str], tree: SourceTree, tmp_path: Path) -> None:
     (tmp_path / "verl" / "sub.py").write_text("from verl.parts import Registry as Base\nclass Sub(Base): ...")
+    made = "from .parts import Registry\n\ndef own():\n    return Registry\n\ndef foreign():\n"
+    (tmp_path / "verl" / "made.py").write_text(f"{made}    from transformers import Foreign\n    return Foreign")
     text = f"import elsewhere\nimport verl.parts\nfrom .sub import Sub\n\nclass Dispatch: ...\n\n{by}\nclass New: ..."
     (tmp_path / "verl" / "new.py").write_text(text)
+    # The source of transformers is there, but it is not read.
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text("")
+    tree = SourceTree.at(tmp_path, ("verl", "transformers"))
     assert list(refused(Target("verl.parts", "Registry.new"), ["new"], tree)) == said
 
 
@@ -204,6 +222,15 @@ def test_a_registry_is_read_apart_from_the_function_that_asks(tree: SourceTree, 
     (tmp_path / "verl" / "more.py").write_text(more)
     said = list(refused(Target("verl.asks", "ask"), ["another"], tree))
     assert said == ["another"]
+
+
+def test_a_registry_that_a_condition_may_read_is_not_changed(tree: SourceTree, tmp_path: Path) -> None:
+    reads = "    if elsewhere.known():\n        print(Registry._parts.items())"
+    asks = (
+        f"import elsewhere\nfrom .parts import Registry\n\ndef ask(name):\n{reads}\n    assert name in Registry._parts"
+    )
+    (tmp_path / "verl" / "asks.py").write_text(asks)
+    assert list(refused(Target("verl.asks", "ask"), ["another"], tree)) == ["name in Registry._parts"]
 
 
 ENGINES = """
@@ -304,6 +331,30 @@ FOLLOWED: Mapping[str, tuple[str, str]] = {
         "check = getattr(importlib.import_module('own_checks'), 'Check')\n    check(config.zero)",
         "zero",
     ),
+    "an attribute that no class has": (
+        "int(changing.Sizes().mass)",
+        "AttributeError: 'Sizes' object has no attribute 'mass': changing.Sizes().mass",
+    ),
+    "a key of a section": ("for key in config.keys():\n        assert key != 'zero', key", "zero"),
+    "all values of a section": ("assert all(each != 'ten' for each in config.values()), 'ten'", "ten"),
+    "an entry that another replaces": ("config['ten'] = config.zero\n    assert config.ten", "config.ten"),
+    "a section that another replaces": (
+        "config.moved = config.part\n    assert config.moved.size",
+        "config.moved.size",
+    ),
+    "a function from all of a module": ("from verl.stars import check\n    check(config.zero)", "no zero"),
+    "what a method did whose result nobody knows": (
+        "counted = changing.Counted(); rows = counted.grow(); assert counted.count == 0, 'grown'",
+        "grown",
+    ),
+    "an object whose attribute is asked for": (
+        "counted = changing.Counted(); elsewhere.know(getattr(counted, 'count')); assert counted.count, 'none'",
+        "none",
+    ),
+    "an object of which another method changes an attribute": (
+        "counted = changing.Counted()\n    if elsewhere.known(): counted.show()\n    assert counted.count, 'none'",
+        "none",
+    ),
     "a function of another module": ("checks.check(config.zero)", "no zero"),
     "a registered function": (
         "assert 'one' in checks.CHECKS\n    check = checks.CHECKS['one']\n    check(config.zero)",
@@ -350,6 +401,20 @@ UNFOLLOWED_ERRORS = {
     "a name of the function around": "one = 1\n    def f():\n        nonlocal one; one = 2\n    f(); assert one == 2",
     "more values than names": "changing.check(1, 2, 3)",
     "a default of a missing name": "getattr(importlib.import_module('json'), 'no_such_name', None)",
+    "a default of an attribute that no class has": "getattr(changing.Sizes(), 'mass', 1).lower()",
+    "an attribute that other code sets": "int(changing.Sizes().weight)",
+    "a part that may change": (
+        "one = changing.Pair()\n    if elsewhere.known(): one.part.reset()\n    assert one.part.count"
+    ),
+    "a method that a method calls": (
+        "one = changing.Counted()\n    if elsewhere.known(): one.again()\n    assert one.count"
+    ),
+    "a call in an argument": "one = changing.Counted(); changing.given(elsewhere.change(one)); assert one.count",
+    "an entry of a section that is no longer there": (
+        "part = config.part; config.part = elsewhere.part(); assert not part.get('size', 1)"
+    ),
+    "a value of a loop that nobody knows": "assert not any(each == elsewhere.one() for each in [1])",
+    "a long loop of values": "assert not any(each == 1 for each in range(100))",
     "a default of a missing key": "assert OmegaConf.select(config, 'missing', default=True)",
     "a handler that may return": (
         "try: int(config.text)\n    except ValueError:\n        if config.one: return\n        raise"
@@ -434,6 +499,35 @@ class Circle(Circle): ...
 class Sizes:
     size: int = 0
 
+def weigh(sizes):
+    sizes.weight = 1
+
+def given(rows):
+    return elsewhere.rows()
+
+class Counted:
+    def __init__(self):
+        self.count = 0
+        self.rows = elsewhere.rows()
+
+    def grow(self):
+        self.count = 1
+        return elsewhere.rows()
+
+    @elsewhere.wraps
+    def reset(self):
+        self.count = 1
+
+    def again(self):
+        self.reset()
+
+    def show(self):
+        elsewhere.show(self.count)
+
+class Pair:
+    def __init__(self):
+        self.part = Counted()
+
 class Mode(Enum):
     TEN = "ten"
 
@@ -500,6 +594,7 @@ def said_of(body: str, tree: SourceTree, tmp_path: Path) -> list[str]:
     (tmp_path / "mine.py").write_text("def compute_score(): ...")
     (tmp_path / "own_checks").mkdir()
     (tmp_path / "verl" / "changing.py").write_text(CHANGED)
+    (tmp_path / "verl" / "stars.py").write_text("from .checks import *")
     (tmp_path / "bad.py").write_text("def compute_score(a b): ...")
     for name in ("own_checks/__init__.py", "verl/checks.py"):
         (tmp_path / name).write_text(CHECKS)
@@ -514,6 +609,7 @@ def said_of(body: str, tree: SourceTree, tmp_path: Path) -> list[str]:
         "one": [0.9],
         "many": [[1]],
         "nothing": None,
+        "part.size": 0,
         "file": str(tmp_path / "mine.py"),
         "bad": str(tmp_path / "bad.py"),
     }

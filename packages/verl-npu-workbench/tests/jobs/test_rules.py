@@ -361,7 +361,13 @@ WRONG_ONES = dict(
             "token-budget",
             {**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1023},
         ),
-        warned("a token budget of nothing", "token-budget", {**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 0}),
+        warned(
+            "a section that only another program reads",
+            "unread",
+            overrides=("old.path=a",),
+            sources=_verl(other="@hydra.main()\ndef main(config):\n    config.old"),
+        ),
+        refused("a token budget of nothing", "token-budget", {**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 0}),
         warned(
             "a proof that SGLang's engines cannot give",
             "weight-proof",

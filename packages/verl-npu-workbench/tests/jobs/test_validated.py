@@ -19,6 +19,7 @@ from verl_npu.registry.source.tree import SourceTree
 
 from .test_modes import _flat
 from .test_rules import ACTOR, ROLLOUT, script
+from .test_rules import _verl as verl
 
 REFERENCE, MODEL = "actor_rollout_ref.ref", "actor_rollout_ref.model"
 UPSTREAMS = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
@@ -131,6 +132,11 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         {"data.train_batch_size": 8},
         "validation",
         "must be >= actor.ppo_mini_batch_size",
+    ),
+    "a critic whose engine is not its own": (
+        {**GAE, "critic.strategy": "megatron"},
+        "validation",
+        "Config' object has no attribute",
     ),
     "a critic's mini batch above the batch": (
         {**GAE, "critic.ppo_mini_batch_size": 128},
@@ -246,6 +252,80 @@ def test_what_verl_refuses_is_refused_in_its_words(upstream: tuple[SourceTree, d
         if not any(each.refused and each.code == code and words in str(each) for each in said[name])
     }
     assert missed == {}
+
+
+def test_a_teacher_without_npus_is_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    if "distillation.enabled" not in upstream[1]:
+        pytest.skip("this verl has no teachers")
+    (finding,) = found(upstream, {"distillation.enabled": True})
+    assert finding.refused
+    assert "config.distillation.nnodes must be greater than 0" in str(finding)
+
+
+@pytest.fixture(scope="module")
+def earlier() -> tuple[SourceTree, dict[str, object]]:
+    """Return verl v0.7.1, whose program moves old keys and whose servers check their settings at their start."""
+    root = UPSTREAMS / "verl-v0.7.1"
+    if not root.is_dir():
+        pytest.skip("VERL_NPU_UPSTREAMS has no such checkout")
+    written = yaml.safe_load((root / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
+    return SourceTree.at(root, ("verl",)), dict(_flat(written))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"reward_model.reward_manager": "dapoo"}, "Unknown reward manager: dapoo"),
+        ({f"{ROLLOUT}.quantization": "fp88", f"{ROLLOUT}.qat": {"enable": False}}, "quantization, got: fp88"),
+        ({"trainer.save_freq": "10steps"}, "TypeError: '>' not supported"),
+        (
+            {"reward.reward_model.enable_resource_pool": True, "reward.reward_model.n_gpus_per_node": 0},
+            "config.reward.reward_model.n_gpus_per_node must be greater than 0",
+        ),
+    ],
+)
+def test_what_an_earlier_verl_refuses_is_refused(
+    given: Mapping[str, object], said: str, earlier: tuple[SourceTree, dict[str, object]]
+) -> None:
+    assert any(each.refused and said in str(each) for each in found(earlier, given))
+
+
+@pytest.mark.parametrize("given", [{"reward_model.reward_manager": "dapo"}, {"trainer.resume_mode": "last"}])
+def test_what_an_earlier_verl_may_take_is_not_refused(
+    given: Mapping[str, object], earlier: tuple[SourceTree, dict[str, object]]
+) -> None:
+    assert found(earlier, given) == []
+
+
+MAIN = "import hydra\n\n@hydra.main()\ndef main(config):\n    "
+OTHER = f"from verl.moves import move\n{MAIN}move(config)"
+MOVES = "def move(config):\n    return config.old.get('path')"
+UNREAD: Mapping[str, tuple[Mapping[str, str], list[str]]] = {
+    "by another program": ({}, ["verl.other"]),
+    "by itself": ({"trainer__main_ppo": OTHER}, []),
+    "by what others may call": ({"moves": f"{MOVES}\n\ndef moved(config):\n    move(config)"}, []),
+    "by another part": ({"part": "class Part:\n    def run(self):\n        return self.config['old']"}, []),
+    "in another section": ({"part": "def run(config):\n    return config.new.old"}, ["verl.other"]),
+    "by nothing": ({"moves": "def move(config): ..."}, []),
+}
+
+
+@pytest.mark.parametrize(("files", "said"), UNREAD.values(), ids=UNREAD.keys())
+def test_a_section_may_be_read_by_other_programs_only(files: Mapping[str, str], said: list[str]) -> None:
+    tree = verl(**{"trainer__main_ppo": f"{MAIN}config.new", "other": OTHER, "moves": MOVES, **files})
+    (Path(tree.place_of("verl")) / "trainer" / "__init__.py").write_text("from verl.moves import move")
+    assert validated.other_readers("old", "verl.trainer.main_ppo", tree) == said
+
+
+def test_a_key_that_only_another_program_reads_is_warned() -> None:
+    root = UPSTREAMS / "verl-v0.9.0"
+    if not root.is_dir():
+        pytest.skip("no checkout of verl v0.9.0")
+    overrides = ("reward_model.reward_manager=dapo", "custom_reward_function.path=a.py", "data.train_batch_size=64")
+    given = {"reward.custom_reward_function.path": None}
+    judged = findings(script(given, overrides=overrides, sources=SourceTree.at(root, ("verl",))))
+    said = [(each.subject, each.refused, "set reward.custom" in each.fix) for each in judged if each.code == "unread"]
+    assert said == [("reward_model.reward_manager", False, False), ("custom_reward_function.path", False, True)]
 
 
 def test_a_strategy_that_neither_the_program_nor_an_engine_knows_is_refused(

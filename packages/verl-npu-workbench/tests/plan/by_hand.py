@@ -9,23 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "GIB",
-    "MARGIN",
-    "MEMORY",
-    "QWEN3_06B",
-    "QWEN3_8B",
-    "QWEN25_7B",
-    "SEQUENCES",
-    "Model",
-    "Setting",
-    "needed",
-    "parameters",
-    "phases",
-    "training",
-    "with_reserve",
-]
-
 GIB = 2**30
 MEMORY = {"a2": 60.96 * GIB, "a3": 61.27 * GIB}
 """vllm-ascend issue 1127 and sglang issue 29838: the capacity in out-of-memory errors."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .by_hand import QWEN3_06B, QWEN3_8B, QWEN25_7B, SEQUENCES, Model, Setting
 
-__all__ = ["FITTING", "NOT_FITTING", "config", "overrides"]
-
 _QWEN25_32B = Model("qwen2", 5120, 27648, 64, 40, 8, vocabulary=152064)
 _EXPERTS_30B = Model("qwen3_moe", 2048, 768, 48, 32, 4, experts=128, chosen=8)
 _EXPERTS_8B = Model("qwen3_moe", 2048, 768, 12, 32, 4, experts=128, chosen=8)

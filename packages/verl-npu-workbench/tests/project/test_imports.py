@@ -76,3 +76,11 @@ def test_the_table_of_the_design_is_made_from_the_contracts(language: str, page:
 
 def test_the_picture_of_the_layers_is_drawn_from_the_contracts() -> None:
     assert design_page.PICTURE.read_text() == design_page.picture()
+
+
+def test_only_what_passes_on_the_names_of_others_lists_names() -> None:
+    folders = (*PACKAGES, PROJECT / "scripts", PROJECT / "benchmarks")
+    modules = {path for folder in folders for path in folder.rglob("*.py") if "\n__all__ = " in path.read_text()}
+    # The virtual NPU's torch_npu has the names of the real one.
+    others = modules - {PACKAGES[0] / "registry/facade.py", *PACKAGES[2].glob("site*/**/*.py")}
+    assert sorted(path for path in others if path.name != "__init__.py") == []

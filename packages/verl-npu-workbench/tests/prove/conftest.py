@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from verl_npu_workbench.prove.bundle import Proof
-from verl_npu_workbench.prove.corpus import Kind, Observation, Result
+from verl_npu_workbench.prove.corpus import Key, Kind, Observation, Result
 from verl_npu_workbench.prove.folder import Asked
 from verl_npu_workbench.prove.result import Check, StageResult, Verdict, judged
 
@@ -22,7 +22,7 @@ def result(**changes: object) -> Result:
 
 def operator(**changes: object) -> Observation:
     """Return the observation of an operator on an NPU."""
-    facts: dict[str, object] = {"kind": Kind.OPERATOR, "name": "exp", "case": "float32", "results": (result(),)}
+    facts: dict[str, object] = {"key": Key(Kind.OPERATOR, "exp", "float32"), "results": (result(),)}
     return Observation(**(facts | changes))  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from verl_npu_workbench.prove.corpus import Kind, Observation, Other, compared
+from verl_npu_workbench.prove.corpus import Key, Kind, Observation, Other, compared
 
 from .conftest import operator, result
 
@@ -9,12 +9,12 @@ UNIT = 2.0**-23
 
 
 def differences(first: Observation, second: Observation) -> list[Other]:
-    return [each.other for each in compared([first], [second])]
+    return [each.how for each in compared([first], [second])]
 
 
 def test_the_same_is_no_difference() -> None:
     assert differences(operator(), operator()) == []
-    assert list(compared([operator()], [operator(case="bfloat16")])) == []
+    assert list(compared([operator()], [operator(key=Key(Kind.OPERATOR, "exp", "bfloat16"))])) == []
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_is_answered_and_should_be_refused_is_told() -> None:
 
 def test_memory_is_compared_to_the_byte() -> None:
     def taken(size: float) -> Observation:
-        return Observation(kind=Kind.MEMORY, name="empty", case="1 B", figures={"allocated": size})
+        return Observation(key=Key(Kind.MEMORY, "empty", "1 B"), figures={"allocated": size})
 
     assert differences(taken(512), taken(512)) == []
     assert differences(taken(512), taken(1024)) == [Other.MEMORY]

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from verl_npu_workbench.prove.result import Check, Reader, Verdict, check_of, judged, stage_of
+from verl_npu_workbench.prove.content import read, to_json
+from verl_npu_workbench.prove.result import Check, StageResult, Verdict, judged
 
 from verl_npu.errors import CommandError
 
@@ -47,13 +48,13 @@ def test_a_stage_that_was_left_has_not_failed_by_that(checks: list[Check], verdi
 
 def test_a_stage_is_read_as_it_was_written() -> None:
     written = replace(judged("device", [PASSED, FAILED], 1.0, 2.0), waited=0.5)
-    assert stage_of(Reader(json.loads(json.dumps(written.as_json())), "a bundle")) == written
+    assert read(StageResult, json.loads(json.dumps(to_json(written))), "a bundle") == written
 
 
 def test_a_stage_that_was_written_before_what_is_waited_was_is_read() -> None:
     written = judged("device", [PASSED], 1.0, 2.0)
-    content = {name: part for name, part in written.as_json().items() if name != "waited"}
-    assert stage_of(Reader(content, "a bundle")) == written
+    content = {name: part for name, part in to_json(written).items() if name != "waited"}
+    assert read(StageResult, content, "a bundle") == written
 
 
 @pytest.mark.parametrize(
@@ -66,14 +67,16 @@ def test_a_stage_that_was_written_before_what_is_waited_was_is_read() -> None:
         ({"seconds": True}, "seconds"),
         ({"figures": {"GB/s": "fast"}}, "figures.GB/s"),
         ({"figures": []}, "figures"),
+        ({"figures": {"x" * 2001: 1.0}}, "figures"),
+        ({"found": None}, "found"),
     ],
 )
 def test_what_is_not_as_it_is_written_here_is_refused_by_its_name(change: dict[str, Any], named: str) -> None:
     with pytest.raises(CommandError, match=rf"^a bundle: expected {re.escape(named)} to be "):
-        check_of(Reader(PASSED.as_json() | change, "a bundle"))
+        read(Check, to_json(PASSED) | change, "a bundle")
 
 
 def test_a_list_that_is_too_long_is_refused() -> None:
-    content = judged("device", [], 1.0, 2.0).as_json() | {"checks": [None] * 20_001}
+    content = to_json(judged("device", [], 1.0, 2.0)) | {"checks": [None] * 20_001}
     with pytest.raises(CommandError, match="at most 20000 parts"):
-        stage_of(Reader(content, "a bundle"))
+        read(StageResult, content, "a bundle")

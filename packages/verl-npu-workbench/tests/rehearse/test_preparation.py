@@ -27,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
             (folders[-1] / name).write_text(name)
         return CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(preparation.subprocess, "run", make)
+    monkeypatch.setattr(preparation, "captured", make)
     return folders
 
 
@@ -60,7 +60,7 @@ def test_a_model_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monke
         Path(command[-1]).mkdir(parents=True)
         return CompletedProcess(command, 1, "", "OSError: [Errno 28] No space left on device: 'x'\n")
 
-    monkeypatch.setattr(preparation.subprocess, "run", fail)
+    monkeypatch.setattr(preparation, "captured", fail)
     with pytest.raises(CommandError, match="free some disk space, or choose another --output"):
         preparation.small_model_of(ARCHITECTURES[0], 2, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -38,14 +38,14 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             found = made(Path(folder), variables)
         differences = list(corpus.compared(recorded.corpus, found.corpus))
-        counts = Counter(each.other for each in differences)
+        counts = Counter(each.how for each in differences)
         told = ", ".join(f"{count} {other.value}" for other, count in counts.items()) or "none"
         both = corpus.in_both(recorded.corpus, found.corpus)
         print(f"{name} ({found.simulated}): {both} compared; differences: {told}")
         for each in differences:
-            if given.all or each.other not in HARMLESS:
+            if given.all or each.how not in HARMLESS:
                 print(f"  {each}")
-        status |= any(each.other not in HARMLESS for each in differences)
+        status |= any(each.how not in HARMLESS for each in differences)
     return status
 
 

@@ -41,14 +41,14 @@ def test_a_bundle_of_our_own_device_is_what_our_own_device_does(ours: Proof, tmp
 
 def test_a_device_that_is_patched_otherwise_is_found(ours: Proof, tmp_path: Path) -> None:
     changed = made(tmp_path, {**OURS, "VIRTUAL_ASCEND_FAULTS": "fail:operator=npu_swiglu"}, ("operators",))
-    found = [each for each in compared(ours.corpus, changed.corpus) if each.other not in HARMLESS]
-    assert {(each.name, each.other) for each in found} == {("npu_swiglu", Other.REFUSES)}
+    found = [each for each in compared(ours.corpus, changed.corpus) if each.how not in HARMLESS]
+    assert {(each.name, each.how) for each in found} == {("npu_swiglu", Other.REFUSES)}
 
 
 def test_our_own_device_and_the_wheel_differ_only_as_is_known(ours: Proof, wheels: Proof) -> None:
-    operators = [each for each in wheels.corpus if each.kind is Kind.OPERATOR]
-    found = [each for each in compared(operators, ours.corpus) if each.other not in HARMLESS]
-    assert {(each.name, each.case, each.other) for each in found} == KNOWN
+    operators = [each for each in wheels.corpus if each.key.kind is Kind.OPERATOR]
+    found = [each for each in compared(operators, ours.corpus) if each.how not in HARMLESS]
+    assert {(each.name, each.case, each.how) for each in found} == KNOWN
 
 
 KNOWN: set[tuple[str, str, Other]] = {
@@ -61,11 +61,11 @@ the stub has no layer_norm with statistics of another type, and passes bincount 
 
 
 def test_the_wheels_allocator_takes_more_memory_as_is_known(ours: Proof, wheels: Proof) -> None:
-    memory = [each for each in wheels.corpus if each.kind is Kind.MEMORY and each.name == "empty"]
-    figures = {each.case: each.figures for each in memory}
+    memory = [each for each in wheels.corpus if each.key.kind is Kind.MEMORY and each.key.name == "empty"]
+    figures = {each.key.case: each.figures for each in memory}
     assert figures, "the device's stage has written no memory down"
     # It adds 32 bytes to each request, and takes memory from CANN in blocks of 2 and of 20 MiB.
     assert figures["512 B"] == {"allocated": 1024, "reserved": 2 << 20}
     assert figures["1048576 B"] == {"allocated": (1 << 20) + 512, "reserved": 20 << 20}
-    found = [each for each in compared(memory, ours.corpus) if each.other is Other.MEMORY]
+    found = [each for each in compared(memory, ours.corpus) if each.how is Other.MEMORY]
     assert len(found) == 9

@@ -19,8 +19,6 @@ from typing import Any
 import pytest
 import torch
 
-__all__ = ["Revision", "repository"]
-
 
 def repository() -> Path:
     """Return the repository's folder; skip the test without it."""

@@ -123,10 +123,9 @@ def compare(
     A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files. To read a
     log from standard input, write `-`. The command compares the steps that both logs contain. At least four common
     steps are required. The `parity` standard compares a run on NPUs with a run on GPUs: the mean error may be at most
-    4 % for the reward and at most 2 % for the SFT loss. The `regression` standard compares the memory, throughput,
-    step time, reward, and difference between rollout and trainer of a run on NPUs with those of an earlier run. The
-    command always shows the results of both standards. A criterion does not pass if its values are missing from the
-    logs.
+    4 % for the reward and at most 2 % for the SFT loss. The `regression` standard compares a run on NPUs with an
+    earlier run: the memory, throughput, step time, reward, and difference between rollout and trainer. The command
+    always shows the results of both standards. A criterion does not pass if its values are missing from the logs.
 
     --merged compares the output of `python -m verl.model_merger merge` with the shards of the FSDP, FSDP2, or Megatron
     checkpoint, bit for bit. The checkpoint is the folder that was passed to the merger as --local_dir.
@@ -235,7 +234,7 @@ def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_
     if checkpoint is None or more is not None:
         raise SourceError(
             subject=f"--merged {model}",
-            expected=_("one argument, the checkpoint folder that was merged"),
+            expected=_("one argument: the checkpoint that the merged model was created from"),
             found=_("no argument") if checkpoint is None else _("two arguments"),
             fix=_("see verl-npu compare --help"),
         )

@@ -83,7 +83,9 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
     is_flag=True,
     help="Run the job with the memory allocator jemalloc. jemalloc must be installed on each machine.",
 )
-@click.option("--dry-run", is_flag=True, help="Only print what launch would do on this machine. No NPUs are needed.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only print what this command would do on this machine. No NPUs are needed."
+)
 def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) -> None:
     """Run a job on several machines.
 
@@ -91,10 +93,10 @@ def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) 
     machines have joined, the job starts on the head machine and prints its output in that machine's terminal. Each
     machine finds its network interface, counts its NPUs, and checks its environment with `verl-npu doctor`. Then each
     machine calls `ray start` with the environment variables that verl's documentation requires, unless you have
-    already set them. At the end, each machine stops only the processes that launch has started on it.
+    already set them. At the end, each machine stops only the processes that this command started there.
 
-    Exit status: 0 on every machine if the job finished; 1 if a machine or the head was lost; 2 if the job was not
-    started; 130 after Ctrl-C; otherwise the exit status of the job.
+    Exit status: 0 on every machine if the job finished; 1 if the head machine or another machine was lost; 2 if the
+    job was not started; 130 after Ctrl-C; otherwise the exit status of the job.
     """
     listed = tuple(filter(None, map(str.strip, hosts.split(","))))
     request = Request(command=command, hosts=listed, **options)

@@ -29,6 +29,7 @@ from ..plan.report import page
 from ..plan.rollout import Rollout
 from ..plan.search import Largest, Search, make_fit
 from ..plan.search import largest_micro_batch as largest_of
+from ..plan.snapshot import Comparison, compare, read
 from ..plan.timing import assumptions, spans, total
 from ..plan.verdict import FIGURE, Fit, PhaseFit, Verdict, allocated, host_peaks, judge
 from .options import command, html_option, output_option, refuse_ignored, unconfined_option, verl_option
@@ -37,6 +38,7 @@ from .script import asked_trainer, is_program, say_unconfined
 _STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.MAY_NOT: "yellow", Fit.FAILED: "red"}
 _STATUS = {fit: Status.FINE if fit is Fit.FITS else Status.FOUND for fit in Fit}
 _BAR = 40
+_PLACES = 5
 _MARKS = {
     Holder.WEIGHTS: "W",
     Holder.ENGINE: "E",
@@ -152,6 +154,13 @@ _MARKS = {
     "--verl must be a clone of verl that contains these commits. A commit is skipped if the job reads none "
     "of the files that the commit changes.",
 )
+@click.option(
+    "--against",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A memory snapshot of a run of the job, which verl writes with global_profiler.tool=torch_memory. `plan` "
+    "reports what held memory at the snapshot's peak, beside the most similar time of the plan.",
+)
 @json_option("Print the plan as JSON.")
 def plan(
     script: Path | None,
@@ -174,6 +183,7 @@ def plan(
     png: Path | None,
     html: Path | None,
     history: str | None,
+    against: Path | None,
     as_json: bool,
 ) -> None:
     """Check whether a full-size job fits into the memory of its NPUs.
@@ -188,13 +198,14 @@ def plan(
     the status is 0 if every plan shows the same memory, and 1 if a commit changes the memory or cannot be planned.
     """
     if history is not None:
-        refuse_ignored("--history", "png", "html", "largest_micro_batch", "no_tries")
+        refuse_ignored("--history", "png", "html", "largest_micro_batch", "no_tries", "against")
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
     if html:
         need("jinja2", "--html", error=PlanError)
     _refuse_lengths(lengths, prompt_length, response_length, spread)
     _refuse_places(output, png, html)
+    snapshot = read(against) if against else None
     say_unconfined(unconfined)
     request = Request(
         output=output,
@@ -208,6 +219,7 @@ def plan(
         seconds=timeout,
         memory=int((memory or 0) * GIB / TOGETHER),
         unconfined=unconfined,
+        sites=snapshot is not None,
     )
     if history is not None:
         sys.exit(_print_history(history, script, arguments, verl, request, as_json))
@@ -216,7 +228,8 @@ def plan(
     verdict = judge(planned)
     search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict)
     largest = largest_of(trainer, tree, request, planned) if largest_micro_batch else None
-    found = report.content(name, planned, verdict, search, largest)
+    compared = compare(planned, snapshot) if snapshot and verdict.fit is not Fit.FAILED else None
+    found = report.content(name, planned, verdict, search, largest, compared)
     peaks = host_peaks(planned)
     host_fits = host_memory is None or max(peaks.values(), default=0) <= host_memory * GIB
     put(output / "plan.json", json.dumps(found, indent=1).encode())
@@ -238,6 +251,8 @@ def plan(
             terminal.paragraph(
                 _("{reason}: use more NPUs, a smaller model, or shorter sequences").format(reason=reason)
             )
+        if compared:
+            _print_comparison(compared)
         terminal.line(_("the whole plan: {output}").format(output=output / "plan.json"))
     sys.exit(_STATUS[verdict.fit] if host_fits else Status.FOUND)
 
@@ -499,6 +514,19 @@ def _print_tries(search: Search) -> None:
         terminal.line(
             _("  none of these settings makes the job fit: use more NPUs, a smaller model, or shorter sequences")
         )
+
+
+def _print_comparison(found: Comparison) -> None:
+    terminal.echo()
+    title = _("GiB of tensors: planned at the most similar time, in {phase}, and held at the peak of {events} events")
+    if not found.events:
+        title = _("GiB of tensors: planned at the most similar time, in {phase}, and held at the end: no history")
+    terminal.line(terminal.styled(title.format(phase=found.phase, events=found.events), "bold"))
+    for name in dict.fromkeys((*found.planned, *found.held)):
+        planned, held = found.planned.get(name, 0) / GIB, found.held.get(name, 0) / GIB
+        terminal.line(f"  {terminal.padded(name, 34)} {planned:9.3f} {held:9.3f} {held - planned:+9.3f}")
+    for place, size in list(found.places.items())[:_PLACES]:
+        terminal.paragraph(place, label=_("  not planned, {size:.3f} GiB: ").format(size=size / GIB), indent="    ")
 
 
 def _print_time(planned: Planned) -> None:

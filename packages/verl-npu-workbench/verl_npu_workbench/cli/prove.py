@@ -24,6 +24,7 @@ from verl_npu.language import ngettext
 from ..extras import need
 from ..prove import bundle, corpus
 from ..prove.bundle import Proof
+from ..prove.content import to_json
 from ..prove.folder import Asked, Folder, put
 from ..prove.page import page
 from ..prove.result import StageResult, Verdict
@@ -119,8 +120,8 @@ def prove(
     The command writes the bundle proof-DATE.zip into the output folder. You can send the bundle to others: user names,
     host names, addresses, and paths have been removed.
 
-    Exit status: 0 if nothing failed; 1 if a stage failed, or if the compared bundles differ; 2 if no stage was
-    possible on this machine, or if a bundle cannot be created or read.
+    Exit status: 0 if nothing failed; 1 if a stage failed, or if the bundles of --show and --against differ; 2 if no
+    stage was possible on this machine, or if a bundle cannot be created or read.
     """
     if arguments and recipe is None:
         raise click.UsageError(
@@ -289,7 +290,7 @@ def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
     others = list(corpus.compared(old.corpus, new.corpus))
     both = corpus.in_both(old.corpus, new.corpus)
     if as_json:
-        content = {"differences": lines, "observations": [each.as_json() for each in others], "compared": both}
+        content = {"differences": lines, "observations": [to_json(each) for each in others], "compared": both}
         click.echo(json.dumps(content, indent=2))
     else:
         for line in lines or [_("every check has the same result")]:

@@ -75,7 +75,7 @@ def _read(folder: Path) -> list[Manifest]:
             subject=str(folder),
             expected="manifests of a job",
             found="a folder without manifests" if folder.is_dir() else "no such folder",
-            fix="specify the folder in the job's variable VERL_NPU_MANIFEST_DIR, or remove --manifests",
+            fix="specify the folder that the job's variable VERL_NPU_MANIFEST_DIR names, or remove --manifests",
         )
     return found
 

@@ -58,8 +58,8 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """OUTSIDE if any deciding standard is outside its limits, WITHIN if all deciding standards are within their
-        limits, otherwise NOT_SHOWN."""
+        """OUTSIDE if the outcome of any deciding standard is OUTSIDE, WITHIN if the outcomes of all deciding
+        standards are WITHIN, otherwise NOT_SHOWN."""
         found = {verdict.outcome for verdict in self.verdicts if verdict.name in self.judged_by}
         if Outcome.OUTSIDE in found:
             return Outcome.OUTSIDE

@@ -53,8 +53,8 @@ name for each part."""
 def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
     """Yield each tensor with its name in Hugging Face's format.
 
-    Loading the checkpoint makes torch unpickle `.metadata`, which can execute code. Upstream's merger has already done
-    the same.
+    Loading the checkpoint makes torch unpickle `.metadata`, which can execute code. Upstream's merger has already
+    unpickled the same file.
 
     Raises:
         SourceError: the checkpoint cannot be read, or a tensor has no known name in Hugging Face's format.

@@ -18,8 +18,6 @@ from ..logs.lines import Process
 from .event import MOST_LINES, Event, Kind
 from .rules import LogRule, Precision
 
-__all__ = ["Fault", "faults_of"]
-
 Fault = tuple[Event, LogRule]
 """An error, and a rule that holds ascend-fd's explanation of the error."""
 _LARGEST = 1 << 26

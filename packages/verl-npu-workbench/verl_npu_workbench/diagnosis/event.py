@@ -29,7 +29,7 @@ limit is needed."""
 
 
 class Kind(enum.Enum):
-    """The form of an error in the log."""
+    """How an error appears in the log."""
 
     TRACEBACK = "traceback"
     CANN = "CANN"

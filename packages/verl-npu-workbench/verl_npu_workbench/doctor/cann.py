@@ -23,22 +23,6 @@ from verl_npu.language import ngettext
 from ..pins import Component, parse_version
 from .site import Need, Site
 
-__all__ = [
-    "Lack",
-    "NotElf",
-    "Origin",
-    "SharedLibrary",
-    "Toolkit",
-    "explain",
-    "judge_cann",
-    "judge_loadable",
-    "judge_nnal",
-    "lacks",
-    "origin",
-    "read_elf",
-    "toolkit",
-]
-
 _TOOLKIT_HOME = "ASCEND_TOOLKIT_HOME"
 _ATB_HOME = "ATB_HOME_PATH"
 _USUAL = (

@@ -13,9 +13,7 @@ from verl_npu.errors import FleetError
 from verl_npu.findings import Finding, Severity
 from verl_npu.language import gettext as _
 
-from ..processes import own_python
-
-__all__ = ["Difference", "as_json", "differences", "examine_nodes", "read"]
+from ..processes import captured, own_python
 
 PATIENCE = 900.0
 """The time limit in seconds for all nodes together. The nodes are examined in parallel."""
@@ -73,15 +71,7 @@ def _reach(address: str) -> None:
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR')"
     fix = _("start Ray with `ray start --head` on this host, or set RAY_ADDRESS")
     try:
-        tried = subprocess.run(
-            own_python("-c", code),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=REACH,
-            check=False,
-        )
+        tried = captured(own_python("-c", code), timeout=REACH)
     except subprocess.TimeoutExpired as error:
         where = _("the cluster of this host") if address == "auto" else address
         found = _("no answer from {where} within {reach:g} s").format(where=where, reach=REACH)
@@ -98,7 +88,7 @@ def _run(arguments: list[str]) -> str:
     # Ray hides all NPUs from a task that asks for none, by an empty value; a user's value is not empty.
     hidden = "ASCEND_RT_VISIBLE_DEVICES"
     environ = {name: text for name, text in os.environ.items() if name != hidden or text}
-    ran = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    ran = captured(command, env=environ)
     return ran.stdout or ran.stderr
 
 

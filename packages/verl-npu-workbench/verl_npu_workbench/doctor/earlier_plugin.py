@@ -19,8 +19,6 @@ from verl_npu.language import gettext as _
 
 from .site import Site, distribution_url
 
-__all__ = ["NAME", "OURS", "Trace", "find_traces", "is_earlier", "judge_earlier_plugin"]
-
 NAME = "verl-npu"
 OURS = "CHECKOUT_OR_WHEEL_OF_VERL_NPU"
 """The placeholder for verl-npu in a printed command. verl-npu is in no package index, and anybody could register its

@@ -16,8 +16,6 @@ from .earlier_plugin import judge_earlier_plugin
 from .probes import PROBES, probe
 from .site import Level, Site
 
-__all__ = ["NAMES", "SUBJECTS", "Subject", "examine"]
-
 
 @dataclass(frozen=True, slots=True)
 class Subject(Rule[Site]):

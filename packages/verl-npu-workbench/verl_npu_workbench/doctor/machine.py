@@ -12,15 +12,6 @@ from verl_npu.language import gettext as _
 from ..pins import Component, parse_version
 from .site import Need, Npu, Site
 
-__all__ = [
-    "judge_driver",
-    "judge_npus",
-    "judge_open_files",
-    "judge_ports",
-    "judge_shared_memory",
-    "read_ranges",
-]
-
 _FILES = {"driver": "/usr/local/Ascend/driver/version.info", "firmware": "/usr/local/Ascend/firmware/version.info"}
 _MOUNTS = (
     "docker run --device /dev/davinci0 … --device /dev/davinci_manager --device /dev/devmm_svm --device /dev/hisi_hdc "

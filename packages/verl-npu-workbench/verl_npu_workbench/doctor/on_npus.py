@@ -1,6 +1,6 @@
 """The doctor's tests on the NPUs, each in a separate process: `python -m verl_npu_workbench.doctor.on_npus NAME`.
 
-The test `operator` multiplies matrices on each NPU and compares the results with the CPU's. The test `collective` runs
+The `operator` test multiplies matrices on each NPU and compares the results with the CPU's. The `collective` test runs
 one process for each NPU and computes a sum over all of them with HCCL.
 """
 
@@ -9,13 +9,11 @@ from __future__ import annotations
 import sys
 import tempfile
 
-__all__ = ["compute", "reduce"]
-
 _WIDTH = 64
 
 
 def compute() -> int:
-    """Run the test `operator`, and print one line. Return 0 if every NPU computes the same result as the CPU."""
+    """Run the `operator` test, and print one line. Return 0 if every NPU computes the same result as the CPU."""
     import torch
 
     from verl_npu.ascend import software
@@ -40,7 +38,7 @@ def compute() -> int:
 
 
 def reduce() -> int:
-    """Run one rank of the test `collective`, and print one line. Return 0 if every rank gets the right sum."""
+    """Run the `collective` test, and print one line. Return 0 if every rank gets the right sum."""
     import torch
 
     from verl_npu.ascend import software

@@ -23,24 +23,6 @@ from ..pins import PINS, Component, is_commit
 from .earlier_plugin import NAME, OURS, is_earlier
 from .site import Need, Package, Site
 
-__all__ = [
-    "CLASHES",
-    "COMPARED",
-    "Clash",
-    "Judgement",
-    "clash_with",
-    "from_git",
-    "install_command",
-    "judge_engine",
-    "judge_megatron",
-    "judge_patches",
-    "judge_python",
-    "judge_torch",
-    "judge_verl",
-    "judge_versions",
-    "judge_ways_in",
-]
-
 ENV = "verl-npu setup"
 """The command that prints how to install a complete environment."""
 _GROUP = "torch.backends"

@@ -24,8 +24,6 @@ from ..processes import own_python
 from .cann import explain
 from .site import Level, Site
 
-__all__ = ["PROBES", "Probe", "probe"]
-
 _LIBRARY = re.compile(r"\b(lib[\w+-]+\.so(?:\.\d+)*): cannot open shared object")
 _SYMBOL = re.compile(r"version [`'\"]?((?:CXXABI|GLIBCXX|GLIBC)_[\w.]+)[`'\"]? not found")
 _UNDEFINED = re.compile(r"undefined symbol: \S+")

@@ -32,21 +32,7 @@ from verl_npu.ascend.variables import virtual_npus
 from verl_npu.language import gettext as _
 
 from ..pins import SGLANG, VLLM, Claim, Component, Environment, Pin
-
-__all__ = [
-    "Answer",
-    "Holder",
-    "Judged",
-    "Level",
-    "Need",
-    "Npu",
-    "Package",
-    "Site",
-    "ask_npu_smi",
-    "distribution_url",
-    "installed_packages",
-    "parse_npu_smi",
-]
+from ..processes import captured
 
 
 class Level(enum.Enum):
@@ -161,8 +147,8 @@ class Site:
 
     @cached_property
     def named(self) -> Environment | None:
-        """The environment of the pin that matches the most installed packages, or None if there is no pin. If several
-        environments match equally well, the environment from verl's documentation is used."""
+        """The pin's environment that matches the most installed packages, or None if there is no pin. In a tie, the
+        environment from verl's documentation is used."""
         if self.pin is None:
             return None
         return max(self.pin.environments, key=self._fits)
@@ -190,8 +176,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A requirement: everything that the documentation of a pin claims about one component, limited to the claims that
-    apply to this site."""
+    """What the documentation of a pin requires of one component at a site."""
 
     component: Component
     pin: str
@@ -212,8 +197,7 @@ class Need:
 
     @property
     def supported(self) -> tuple[Claim, ...]:
-        """The documented version statements that require or recommend a version of the component. Statements that a
-        version is unsupported are excluded."""
+        """The claims that require or recommend a version, without the claims that a version is unsupported."""
         return tuple(claim for claim in self.claims if not claim.unsupported)
 
     def met_by(self, version: Version) -> bool:
@@ -431,16 +415,7 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
     if command is None:
         return Answer(exists=False, problem=_("the command npu-smi is missing"))
     try:
-        ran = subprocess.run(
-            [command, "info"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SMI_PATIENCE,
-            check=False,
-        )
+        ran = captured([command, "info"], env=dict(environ), timeout=SMI_PATIENCE)
     except subprocess.TimeoutExpired:
         return Answer(
             exists=True,

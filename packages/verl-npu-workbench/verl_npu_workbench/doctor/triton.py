@@ -19,8 +19,6 @@ from ..pins import Component, parse_version
 from .cann import toolkit
 from .site import Need, Package, Site
 
-__all__ = ["CANN_OF", "judge_triton"]
-
 CANN_OF: Mapping[str, Sequence[str]] = {
     "3.2.0rc4": ("8.3.RC1", "8.3.RC2", "8.5.0.alpha001"),
     "3.2.0": ("8.5.0",),

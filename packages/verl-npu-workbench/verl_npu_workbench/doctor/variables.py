@@ -21,8 +21,6 @@ from ..pins import Component
 from .machine import read_ranges
 from .site import Site
 
-__all__ = ["RULES", "VariableRule", "judge_variables", "unreadable_devices", "wrong_variables"]
-
 Judge = Callable[[str, Site], str]
 """A function that takes a variable's value, and returns a description of the problem or an empty string."""
 

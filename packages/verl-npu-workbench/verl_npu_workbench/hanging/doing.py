@@ -61,8 +61,9 @@ class _Sign:
     """A function whose presence on a stack reveals the activity of a process."""
 
     kind: Kind
-    file: re.Pattern[str]
-    function: re.Pattern[str]
+    file: str
+    function: str
+    """Patterns for the file, and for the whole name of the function."""
     call: str = ""
     """The name to print for the function. Empty to print its own name."""
 
@@ -70,105 +71,68 @@ class _Sign:
 _SIGNS = (
     _Sign(
         Kind.MEETING,
-        re.compile(r"torch/distributed/(?:distributed_c10d|rendezvous|device_mesh)\.py$"),
-        re.compile(
-            r"init_process_group|new_group|_new_group_with_tag|_store_based_barrier|_create_c10d_store"
-            r"|_tcp_rendezvous_handler|init_device_mesh"
-        ),
+        r"torch/distributed/(?:distributed_c10d|rendezvous|device_mesh)\.py$",
+        r"init_process_group|new_group|_new_group_with_tag|_store_based_barrier|_create_c10d_store"
+        r"|_tcp_rendezvous_handler|init_device_mesh",
     ),
+    _Sign(Kind.SYNC, r"verl_npu/features/weight_sync/transport/messages\.py$", r"exchange", "agreement of the ranks"),
+    _Sign(Kind.SYNC, r"verl_npu/features/weight_sync/transport/messages\.py$", r"enter", "meeting of the ranks"),
     _Sign(
         Kind.SYNC,
-        re.compile(r"verl_npu/features/weight_sync/transport/messages\.py$"),
-        re.compile(r"exchange"),
-        "agreement of the ranks",
-    ),
-    _Sign(
-        Kind.SYNC,
-        re.compile(r"verl_npu/features/weight_sync/transport/messages\.py$"),
-        re.compile(r"enter"),
-        "meeting of the ranks",
-    ),
-    _Sign(
-        Kind.SYNC,
-        re.compile(r"verl_npu/features/weight_sync/transport/(?:communicator|group)\.py$"),
-        re.compile(r"finish|wait_for_device|broadcast|prove"),
+        r"verl_npu/features/weight_sync/transport/(?:communicator|group)\.py$",
+        r"finish|wait_for_device|broadcast|prove",
         "transfer of weights",
     ),
     _Sign(
         Kind.COLLECTIVE,
-        re.compile(
-            r"torch/distributed/(?:distributed_c10d|_functional_collectives|_functional_collectives_impl)\.py$"
-        ),
-        re.compile(
-            r"(?:all_reduce|all_gather|all_to_all|broadcast|gather|scatter|reduce|send|recv)\w{0,60}|_all_gather_base"
-            r"|_reduce_scatter_base|barrier|monitored_barrier|irecv|isend|batch_isend_irecv|wait_tensor"
-        ),
+        r"torch/distributed/(?:distributed_c10d|_functional_collectives|_functional_collectives_impl)\.py$",
+        r"(?:all_reduce|all_gather|all_to_all|broadcast|gather|scatter|reduce|send|recv)\w{0,60}|_all_gather_base"
+        r"|_reduce_scatter_base|barrier|monitored_barrier|irecv|isend|batch_isend_irecv|wait_tensor",
     ),
     _Sign(
         Kind.ENGINE,
-        re.compile(r"/vllm/.{0,100}(?:core_client|async_llm|llm_engine|multiprocessing/client)\.py$"),
-        re.compile(r"_?get_output\w{0,60}|call_utility|generate|step"),
+        r"/vllm/.{0,100}(?:core_client|async_llm|llm_engine|multiprocessing/client)\.py$",
+        r"_?get_output\w{0,60}|call_utility|generate|step",
     ),
-    _Sign(Kind.RAY, re.compile(r"ray/_private/worker\.py$"), re.compile(r"get|get_objects|wait"), "ray.get"),
-    _Sign(Kind.RAY, re.compile(r"ray/util/placement_group\.py$"), re.compile(r"wait|ready"), "a placement group"),
+    _Sign(Kind.RAY, r"ray/_private/worker\.py$", r"get|get_objects|wait", "ray.get"),
+    _Sign(Kind.RAY, r"ray/util/placement_group\.py$", r"wait|ready", "a placement group"),
+    _Sign(Kind.PROCESS, r"torch/utils/data/dataloader\.py$", r"_try_get_data|_get_data|_next_data", "the data loader"),
     _Sign(
-        Kind.PROCESS,
-        re.compile(r"torch/utils/data/dataloader\.py$"),
-        re.compile(r"_try_get_data|_get_data|_next_data"),
-        "the data loader",
-    ),
-    _Sign(
-        Kind.PROCESS,
-        re.compile(r"(?:multiprocessing|concurrent/futures)/\w{1,40}\.py$"),
-        re.compile(r"join|get|result|wait|recv|poll|_poll"),
+        Kind.PROCESS, r"(?:multiprocessing|concurrent/futures)/\w{1,40}\.py$", r"join|get|result|wait|recv|poll|_poll"
     ),
     _Sign(
         Kind.LOCK,
-        re.compile(r"(?:threading|multiprocessing/synchronize|filelock/\w{1,40}|portalocker/\w{1,40})\.py$"),
-        re.compile(r"acquire|__enter__|wait"),
+        r"(?:threading|multiprocessing/synchronize|filelock/\w{1,40}|portalocker/\w{1,40})\.py$",
+        r"acquire|__enter__|wait",
     ),
-    _Sign(
-        Kind.DEVICE,
-        re.compile(r"/(?:torch/npu|torch_npu)/.{0,100}\.py$"),
-        re.compile(r"synchronize|wait|empty_cache"),
-    ),
-    _Sign(
-        Kind.COMPILE,
-        re.compile(r"torch/(?:_inductor|_dynamo|utils/cpp_extension)"),
-        re.compile(r"\w{1,99}"),
-        "a compiler",
-    ),
+    _Sign(Kind.DEVICE, r"/(?:torch/npu|torch_npu)/.{0,100}\.py$", r"synchronize|wait|empty_cache"),
+    _Sign(Kind.COMPILE, r"torch/(?:_inductor|_dynamo|utils/cpp_extension)", r"\w{1,99}", "a compiler"),
+    _Sign(Kind.OUTSIDE, r"/subprocess\.py$", r"wait|communicate|_communicate|_wait|run|check_output", "a program"),
     _Sign(
         Kind.OUTSIDE,
-        re.compile(r"/subprocess\.py$"),
-        re.compile(r"wait|communicate|_communicate|_wait|run|check_output"),
-        "a program",
-    ),
-    _Sign(
-        Kind.OUTSIDE,
-        re.compile(r"/(?:socket|ssl|http/client|(?:urllib3|requests|httpx|httpcore|fsspec)/.{1,80})\.py$"),
-        re.compile(r".{1,200}"),
+        r"/(?:socket|ssl|http/client|(?:urllib3|requests|httpx|httpcore|fsspec)/.{1,80})\.py$",
+        r".{1,200}",
         "a network",
     ),
 )
 """The functions that reveal an activity, the most telling ones first. If several are on one stack, the first row that
 matches counts."""
 _IDLE = (
-    (0, re.compile(r"ray/_private/worker\.py$"), "main_loop"),
-    (0, re.compile(r"concurrent/futures/thread\.py$"), "_worker"),
-    (1, re.compile(r"asyncio/base_events\.py$"), "_run_once"),
+    (0, r"ray/_private/worker\.py$", "main_loop"),
+    (0, r"concurrent/futures/thread\.py$", "_worker"),
+    (1, r"asyncio/base_events\.py$", "_run_once"),
     # A library's own thread that runs no Python: Ray's clients have several.
-    (0, re.compile(r"/threading\.py$"), "run"),
-    (4, re.compile(r"multiprocessing/resource_sharer\.py$"), "_serve"),
+    (0, r"/threading\.py$", "run"),
+    (4, r"multiprocessing/resource_sharer\.py$", "_serve"),
 )
 """The functions of an idle thread. The number is the maximum number of calls on the stack above the function."""
-_WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
+_WORKER_LOOP, _QUEUES = r"torch/utils/data/_utils/worker\.py$", r"(?:queues|queue)\.py$"
 _LINES = (
-    (Kind.SLEEP, re.compile(r"\bsleep\(|signal\.pause\(")),
-    (Kind.LOCK, re.compile(r"\bacquire\(|\bwith \S{0,80}[Ll]ock\b|[Ll]ock\(")),
-    (Kind.DEVICE, re.compile(r"\.(?:item|tolist|cpu|numpy)\(|\bsynchronize\(")),
-    (Kind.OUTSIDE, re.compile(r"\bopen\(|\.(?:read|write|recv\w*|accept|connect)\(|os\.(?:stat|listdir|scandir)\(")),
-    (Kind.PROCESS, re.compile(r"\.join\(\)|\.recv\(\)")),
+    (Kind.SLEEP, r"\bsleep\(|signal\.pause\("),
+    (Kind.LOCK, r"\bacquire\(|\bwith \S{0,80}[Ll]ock\b|[Ll]ock\("),
+    (Kind.DEVICE, r"\.(?:item|tolist|cpu|numpy)\(|\bsynchronize\("),
+    (Kind.OUTSIDE, r"\bopen\(|\.(?:read|write|recv\w*|accept|connect)\(|os\.(?:stat|listdir|scandir)\("),
+    (Kind.PROCESS, r"\.join\(\)|\.recv\(\)"),
 )
 """Patterns for source lines that call C code, because a C function has no Python frame."""
 _LIBRARY = re.compile(
@@ -204,7 +168,7 @@ def _doing_of_thread(thread: Thread) -> Doing | None:
         return Doing(Kind.IDLE, thread=thread.name) if thread.name == MAIN else None
     for sign in _SIGNS:
         for depth, frame in enumerate(frames):
-            if sign.file.search(frame.file) and sign.function.fullmatch(_name(frame)):
+            if re.search(sign.file, frame.file) and re.fullmatch(sign.function, _name(frame)):
                 call = sign.call or _name(frame)
                 return _made(sign.kind, call, frames, depth, thread.name)
     return _doing_by_line(frames, thread.name)
@@ -213,12 +177,10 @@ def _doing_of_thread(thread: Thread) -> Doing | None:
 def _doing_by_line(frames: Sequence[Frame], thread: str) -> Doing:
     innermost = frames[0]
     for kind, pattern in _LINES:
-        found = pattern.search(innermost.text)
+        found = re.search(pattern, innermost.text)
         if found:
             return _made(kind, found[0].strip(" .("), frames, 0, thread)
-    if any(_WORKER_LOOP.search(frame.file) for frame in frames[:2]) or re.search(
-        r"(?:queues|queue)\.py$", innermost.file
-    ):
+    if any(re.search(_WORKER_LOOP, frame.file) for frame in frames[:2]) or re.search(_QUEUES, innermost.file):
         return _made(Kind.QUEUE, innermost.function, frames, 0, thread)
     return _made(Kind.CODE, innermost.function, frames, 0, thread)
 
@@ -230,7 +192,7 @@ def _name(frame: Frame) -> str:
 
 def _is_idle(frames: Sequence[Frame]) -> bool:
     return any(
-        file.search(frame.file) and _name(frame) == function
+        re.search(file, frame.file) and _name(frame) == function
         for deep, file, function in _IDLE
         for frame in frames[: deep + 1]
     )

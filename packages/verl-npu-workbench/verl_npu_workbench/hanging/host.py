@@ -159,7 +159,7 @@ def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job
     names = ", ".join(f"{job.name} ({seen[job.roots[0]].title[:60]})" for job in found)
     raise CommandError(
         subject="--hang" + (f" {asked}" if asked else ""),
-        expected="exactly one job on this host, or the id of a Ray job or of a process after --hang",
+        expected="exactly one job on this host, or --hang with the ID of a process or of a Ray job",
         found=f"{len(found)}: {names}" if found else "no visible process of Ray and no rank of torchrun",
         fix="specify one of these IDs after --hang"
         if found
@@ -172,9 +172,9 @@ def _job_of_process(pid: int, found: Iterable[Job], seen: Mapping[int, Process])
     if pid not in seen:
         raise CommandError(
             subject=f"--hang {pid}",
-            expected="the id of a process on this host",
+            expected="the ID of a process on this host",
             found="no such process",
-            fix="find the id with `ps -eo pid,etime,cmd`",
+            fix="find the ID with `ps -eo pid,etime,cmd`",
         )
     above = {pid, *ancestors(pid, seen)}
     return next((job for job in found if above & {*job.roots}), Job(str(pid), "", (pid,)))

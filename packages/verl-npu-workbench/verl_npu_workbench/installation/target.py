@@ -82,8 +82,8 @@ class Target:
         return f"verl-npu:{self.pin.name}-{self.npu.value}"
 
     def claim(self, component: Component) -> Claim | None:
-        """Return the documented version statement that determines which version of a component to install, or None if
-        the component is not to be installed."""
+        """Return the claim that determines which version of a component to install, or None if the component is not to
+        be installed."""
         cell = self.environment.cells.get(component)
         about = cell.about(npu=self.npu.value, arch=self.arch.value) if cell else ()
         claims = sorted((claim for claim in about if not claim.unsupported), key=lambda claim: not claim.npu)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .changes import (
+    HARMLESS,
     MUTATING,
     MUTATING_CALL,
     Effects,
@@ -29,6 +30,7 @@ from .changes import (
     effects_of,
     leaving,
     local_names,
+    read_attributes,
     stored_parts,
     stores,
 )
@@ -81,7 +83,7 @@ _COMPUTES: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _BUILTINS: Mapping[str, Callable[..., object]] = {
     "enumerate": lambda values: [*enumerate(values)],
-    **{each.__name__: each for each in (bool, int, float, str, list, len, sorted, range)},
+    **{each.__name__: each for each in (all, any, bool, int, float, str, list, len, sorted, range)},
 }
 """Python's functions that the interpreter calls if all arguments have plain types."""
 WORLD = "torch.distributed.get_world_size()"
@@ -225,16 +227,10 @@ class _Reading:
             case ast.Continue():
                 return _CONTINUE
             case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
-                found = self._value_or_unknown(value, names)
-                if found is UNKNOWN:
-                    self._forget(value, names)
-                self._bind(target, found, names)
+                self._bind(target, self._result(value, names), names)
             case ast.AugAssign(target=target, op=op, value=value):
                 spoil(self._value_or_unknown(target, names))
-                found = self._value_or_unknown(ast.BinOp(target, op, value), names)
-                if found is UNKNOWN:
-                    self._forget(value, names)
-                self._bind(target, found, names)
+                self._bind(target, self._result(ast.BinOp(target, op, value), names), names)
             case ast.FunctionDef(name=name, decorator_list=[]) if not any(
                 isinstance(each, ast.Nonlocal) for each in ast.walk(node)
             ):
@@ -277,8 +273,8 @@ class _Reading:
                 return _Returned(found)
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 pass
-            case ast.Expr(value=ast.Call() as call) if self._value_or_unknown(call, names) is not UNKNOWN:
-                pass
+            case ast.Expr(value=ast.Call() as call):
+                self._result(call, names)
             case _:
                 return self._forgotten(node, names)
         return None
@@ -327,13 +323,19 @@ class _Reading:
             if isinstance(changed, Section):
                 changed.values[changed.key] = UNKNOWN
             self._bind(of, UNKNOWN, names)
+        for of in effects.called:
+            match self._value_or_unknown(of, names):
+                case Object() as known:
+                    self._forget_state(known, effects.attributes)
+                case dict() | list() as contents if not isinstance(contents, Registry):
+                    spoil(contents)
         for name, use in effects.used:
             match names.get(name):
                 case Function(node=inner, names=around) if around is names:
                     names[name] = UNKNOWN
                     self._forget(inner, names)
                 case Object() as known if use is Use.CALLED:
-                    self._forget_state(known)
+                    self._forget_state(known, effects.attributes)
                 case Object() | dict() | list() if use is not Use.READ:
                     self._change(name, names)
         for each in effects.bound:
@@ -357,11 +359,11 @@ class _Reading:
         elif isinstance(known, Section):
             names[name] = UNKNOWN
 
-    def _forget_state(self, changed: Object) -> None:
-        """Mark as unknown the attributes of an object, or the parts of them, that one of its methods may have
+    def _forget_state(self, changed: Object, methods: frozenset[str]) -> None:
+        """Mark as unknown the attributes of an object, or the parts of them, that some of its methods may have
         changed."""
         for name, value in [*changed.attributes.items()]:
-            for part in self._assigned_parts(changed.of, name):
+            for part in self._assigned_parts(changed.of, name, methods):
                 if part and isinstance(value, Section):
                     value.values[value.full(part)] = UNKNOWN
                 elif part and isinstance(value, Object):
@@ -371,25 +373,31 @@ class _Reading:
             if not isinstance(value, Section | Object | str | int | None):
                 changed.attributes.pop(name, None)
 
-    def _assigned_parts(self, of: Target, name: str) -> Sequence[str]:
-        """Return the parts of an attribute that the methods of a class, except `__init__`, assign to. The attribute
-        itself is an empty string."""
+    def _assigned_parts(self, of: Target, name: str, methods: frozenset[str]) -> Sequence[str]:
+        """Return the parts of an attribute that methods of a class, or the methods that these call, assign to. The
+        attribute itself is an empty string."""
 
         def find() -> list[str]:
-            changed = (each for place in self._resolution_order(of) for each in self._changes(place))
-            found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in changed)
+            found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in self._changes(of, methods))
             return [each[1] or "" for each in found if each]
 
-        return self.tree.recall(("assigned", of, name), find)
+        return self.tree.recall(("assigned", of, name, methods), find)
 
-    def _changes(self, of: Target) -> Sequence[str]:
-        """Return the source text of the expressions that the methods of a class, except `__init__`, change."""
+    def _changes(self, of: Target, methods: frozenset[str]) -> Sequence[str]:
+        """Return the source text of the expressions that methods of a class, or the methods that these call,
+        change."""
 
         def find() -> list[str]:
-            members = (each for node in self.tree.nodes(of) for each in getattr(node, "body", ()))
-            return [text for each in members if getattr(each, "name", "") != "__init__" for text in changed_in(each)]
+            classes = (node for place in self._resolution_order(of) for node in self._definitions(place))
+            inside = [each for node in classes for each in node.body]
+            members = [each for each in inside if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            reached, more = frozenset[str](), methods
+            while more - reached:
+                reached |= more
+                more = frozenset().union(*(read_attributes(each) for each in members if each.name in reached))
+            return [text for each in members if each.name in reached for text in changed_in(each)]
 
-        return self.tree.recall(("changes", of), find)
+        return self.tree.recall(("changes", of, methods), find)
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         match target:
@@ -415,11 +423,14 @@ class _Reading:
                     if name == "__dict__" or any(isinstance(nodes[0], ast.FunctionDef) for _unused, nodes in setters):
                         owner.attributes.clear()
                 elif isinstance(owner, Section):
-                    owner.values[owner.full(name)] = value
+                    owner.set(name, value)
             case ast.Subscript(value=of, slice=index) if isinstance(
-                owner := self._value_or_unknown(of, names), dict
+                owner := self._value_or_unknown(of, names), dict | Section
             ) and (isinstance(key := self._value_or_unknown(index, names), str | int)):
-                owner[key] = value
+                if isinstance(owner, Section):
+                    owner.set(str(key), value)
+                else:
+                    owner[key] = value
             case ast.Subscript(value=of) if isinstance(owner := self._value_or_unknown(of, names), dict | list):
                 spoil(owner)
             # Only this part of the object may change.
@@ -445,6 +456,24 @@ class _Reading:
             return UNKNOWN
         except (Unknown, TypeError, ValueError, ArithmeticError, LookupError):
             return UNKNOWN
+
+    def _result(self, node: ast.expr, names: Names) -> object:
+        """Return the value of an expression. If the expression cannot be followed, everything that it may change is
+        unknown."""
+        followed = False
+        try:
+            found = self._evaluate(node, names)
+            if found is not UNKNOWN and not is_spoiled(found):
+                return found
+            arguments = [*node.args, *node.keywords] if isinstance(node, ast.Call) else [node]
+            followed = not any(isinstance(each, ast.Call) for of in arguments for each in ast.walk(of))
+        except Failed as failed:
+            self._fail(failed)
+        except (Unknown, TypeError, ValueError, ArithmeticError, LookupError):
+            pass
+        if not followed:
+            self._forget(node, names)
+        return UNKNOWN
 
     def _holds(self, test: ast.expr, names: Names) -> bool | None:
         found = self._value_or_unknown(test, names)
@@ -479,6 +508,8 @@ class _Reading:
                 of = self._value(owner, names)
                 if of is None:
                     raise Failed("AttributeError", f"'NoneType' object has no attribute '{name}'", node)
+                if isinstance(of, Object) and self._lacks(of, name):
+                    raise Failed("AttributeError", f"'{of.of.name}' object has no attribute '{name}'", node)
                 return self._attribute(of, name)
             case ast.BoolOp(op=op, values=values):
                 return self._either(isinstance(op, ast.Or), values, names)
@@ -512,6 +543,14 @@ class _Reading:
                     raise Unknown
                 pairs = zip(ops, sides, sides[1:], strict=False)
                 return all(computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
+            case ast.GeneratorExp(elt=part, generators=[ast.comprehension(target=target, iter=sequence, ifs=[])]):
+                inner, found, values = {**names}, [], self._value(sequence, names)
+                if not isinstance(values, list | tuple | range) or values[_MOST_REPEATED:]:
+                    raise Unknown
+                for each in values:
+                    self._bind(target, each, inner)
+                    found.append(self._value(part, inner))
+                return found
             case ast.List(elts=parts):
                 return [self._value(part, names) for part in parts]
             case ast.Tuple(elts=parts):
@@ -565,6 +604,17 @@ class _Reading:
                     case [ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)]:
                         return self._constant(Target(each.module, f"{each.qualname}.{name}"), value)
         raise Unknown
+
+    def _lacks(self, owner: Object, name: str) -> bool:
+        """Return whether an object of a dataclass has no such attribute, and no code of upstream's sets it in any
+        object."""
+        line, there = self._resolution_order(owner.of), {*owner.attributes, *dir(Mapping)}
+        if name in there or name.startswith("__") or not all(map(self._is_whole, line)):
+            return False
+        if any(any(self._defined(line, each)) for each in (name, "__getattr__", "__getattribute__")):
+            return False
+        ways = (f".{name} =", f".{name}: ", f'"{name}",')
+        return not any(True for way in ways for _unused in self.tree.modules_with((owner.of.package,), (way,)))
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:
         value: Any = None
@@ -665,6 +715,8 @@ class _Reading:
                 return getattr(owner, name)(*args)
             case Section() | dict() if name == "get" and not given:
                 return self._looked_up(owner, *args)
+            case Section() if name in ("keys", "values") and not args:
+                return [each if name == "keys" else owner.get(each) for each in owner.names()]
             case dict() if name == "keys":
                 return list(owner)
             case dict() if name == "update" and not args:
@@ -709,10 +761,9 @@ class _Reading:
     def make_section(self, of: Section) -> object:
         """Return the object that Hydra makes from a section. Hydra instantiates the `_target_` classes of the section
         and its subsections."""
-        names = (key.removeprefix(f"{of.key}.") for key in of.values if key.startswith(f"{of.key}."))
         # Hydra reads the names that begin with an underscore.
-        given = {name: self._in_section(of.get(name)) for name in names if re.fullmatch(r"[^\W_]\w*", name)}
-        return self.made(self._named_class(of), [], given)
+        names = [name for name in of.names() if re.fullmatch(r"[^\W_]\w*", name)]
+        return self.made(self._named_class(of), [], {name: self._in_section(of.get(name)) for name in names})
 
     def _in_section(self, value: object) -> object:
         if isinstance(value, Section) and "_target_" in value:
@@ -720,16 +771,15 @@ class _Reading:
                 return self.make_section(value)
             except Unknown:
                 return UNKNOWN
+        if isinstance(value, Section):
+            for name in value.names():
+                self._in_section(value.get(name))
         return value
 
     def _named_class(self, of: Section) -> Target:
         """Return the class in a section's `_target_`."""
         module, _unused, name = str(of.get("_target_")).rpartition(".")
-        # A package may get the class from one of its modules by `from … import *`.
-        for place in (module, *self.tree.modules_below(module)) if module else ():
-            with contextlib.suppress(Unknown):
-                return self._class(place, name)
-        raise Unknown
+        return self._class(module, name)
 
     def field_types(self, of: Section) -> dict[str, str]:
         """Return the annotated types of the fields of the class in a section's `_target_`."""
@@ -864,11 +914,20 @@ class _Reading:
         raise Unknown
 
     def _is_foreign(self, module: str, of: ast.expr) -> bool:
-        """Return whether a module imports an expression's first name from a package whose source is not available."""
+        """Return whether an expression's first name is from a package whose source is not read: the module imports it,
+        or imports a function that returns only such names."""
         while isinstance(of, ast.Attribute):
             of = of.value
-        sources = [each.source for each in self._imports(module) if each.name == getattr(of, "id", "")]
-        return bool(sources) and not any(each.partition(".")[0] in self.tree for each in sources)
+        named = getattr(of, "id", "")
+        sources = [each.source for each in self._imports(module) if each.name == named]
+        if not any((package := each.partition(".")[0]) in self.tree and package not in _UNREAD for each in sources):
+            return bool(sources)
+        for place in self._places(Target(module, named)):
+            for node in self.tree.nodes(place):
+                if isinstance(node, ast.FunctionDef):
+                    values = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+                    return all(isinstance(each, ast.Name) and self._is_foreign(place.module, each) for each in values)
+        return False
 
     def _imports(self, module: str) -> Sequence[_Import]:
         """Return all names that a module imports, also those that a function imports for itself."""
@@ -912,7 +971,7 @@ class _Reading:
                     return self._within(each.module, each).body(node, [Class(line[0]), *args], given)
             break
         if owner is not None:
-            self._forget_state(owner)
+            self._forget_state(owner, frozenset({name}))
         for argument in args:
             if isinstance(argument, Object):
                 argument.attributes.clear()
@@ -1017,7 +1076,15 @@ class _Reading:
         return any("dataclass" in each for each in decorators) and None not in self._direct_bases(target)
 
     def _places(self, target: Target) -> Iterator[Target]:
-        return self.tree.places(target, _UNREAD)
+        """Yield the locations in the chain of imports that starts at a target, also through `from … import *`."""
+        last = None
+        for last in self.tree.places(target, _UNREAD):
+            yield last
+        for each in self.tree.origins(last) if last is not None else [target]:
+            if each.module not in _UNREAD and not self.tree.nodes(each):
+                for node in self.tree.nodes(Target(each.module, "*")):
+                    if isinstance(node, ast.ImportFrom):
+                        yield from self._places(Target(self.tree.imported_module(each.module, node), each.name))
 
     def _class(self, module: str, name: str) -> Target:
         for place in self._places(Target(module, name)):
@@ -1029,8 +1096,7 @@ class _Reading:
 def _only_asks(test: ast.expr) -> bool:
     """Return whether a condition calls only built-in functions that change nothing."""
     calls = [each.func for each in ast.walk(test) if isinstance(each, ast.Call)]
-    harmless = {*_BUILTINS, "callable", "getattr", "hasattr", "isinstance", "issubclass", "type"}
-    return all(isinstance(each, ast.Name) and each.id in harmless for each in calls)
+    return all(isinstance(each, ast.Name) and each.id in (*_BUILTINS, *HARMLESS) for each in calls)
 
 
 def _is_huge(op: ast.operator, sides: Sequence[object]) -> bool:

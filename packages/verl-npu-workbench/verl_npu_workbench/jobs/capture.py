@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from verl_npu.ascend.variables import VIRTUAL_CACHE
 from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
+from ..processes import captured
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
 from ..secrecy.variables import allowed, words_of
 from . import stand_in
@@ -289,9 +289,7 @@ def check_text(script: Path) -> None:
         )
     # With -n, bash parses the script and executes nothing.
     bash = shutil.which("bash") or "/bin/bash"
-    parsed = subprocess.run(
-        [bash, "-n", str(script.resolve())], capture_output=True, text=True, errors="replace", check=False
-    )
+    parsed = captured([bash, "-n", str(script.resolve())])
     if parsed.returncode != 0:
         first = (parsed.stderr.strip().splitlines() or ["bash cannot parse it"])[0]
         raise SourceError(

@@ -12,6 +12,8 @@ from verl_npu.registry.source.definition import NAMED
 from verl_npu.registry.source.tree import Target
 
 MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
+HARMLESS = ("callable", "getattr", "hasattr", "isinstance", "issubclass", "len", "type")
+"""Built-in functions that change nothing, and whose results no other code keeps."""
 MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(MUTATING).encode()
 
 
@@ -28,8 +30,8 @@ def leaving(node: ast.AST) -> Iterator[type[ast.AST]]:
 
 
 def local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
-    """Return the names that only the function's own statements bind. Such a name is undefined until one of these
-    statements has been executed."""
+    """Return the names that are bound only by statements of the function, not by expressions or nested functions.
+    Such a name is undefined until one of these statements has been executed."""
     inside = [*ast.walk(function)]
     elsewhere = (ast.NamedExpr, ast.comprehension, ast.Match, ast.Global, ast.Nonlocal, ast.Lambda, ast.FunctionDef)
     others = [each for each in inside if isinstance(each, elsewhere) and each is not function]
@@ -54,10 +56,14 @@ class Effects:
 
     mutated: Sequence[ast.expr]
     """The expressions whose objects a method changes."""
+    called: Sequence[ast.expr]
+    """The parts of an object, as in `object.part.method()`, whose methods may change them."""
     used: Sequence[tuple[str, Use]]
     """The names that the statement reads, and what it does with their values."""
     bound: Sequence[ast.expr | str]
     """The attributes, items, and names that the statement binds or deletes."""
+    attributes: frozenset[str]
+    """The names of the attributes, among them the methods, that the statement reads."""
     leaves: frozenset[type[ast.AST]]
     """The AST classes that `leaving` yields."""
 
@@ -91,18 +97,32 @@ def effects_of(node: ast.AST) -> Effects:
     attributes = (each for each in (*set_ones, *inside) if isinstance(each, ast.Attribute))
     owning = {id(each.value) for each in attributes if each.attr not in MUTATING}
     # `get` changes nothing.
-    calls = (each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get")
+    calls = [each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get"]
+    parts = [each.value for each in calls if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Attribute)]
     called = {id(part) for each in calls for part in ast.walk(each)}
+    asking = (each for each in inside if isinstance(each, ast.Call) and getattr(each.func, "id", "") in HARMLESS)
+    owning |= {id(argument) for each in asking for argument in each.args}
     used = [
         (each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ)
         for each in inside
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
     ]
-    return Effects(mutated=mutated, used=used, bound=[*set_ones, *bound], leaves=frozenset(leaving(node)))
+    return Effects(
+        mutated=mutated,
+        called=parts,
+        used=used,
+        bound=[*set_ones, *bound],
+        attributes=read_attributes(node),
+        leaves=frozenset(leaving(node)),
+    )
+
+
+def read_attributes(node: ast.AST) -> frozenset[str]:
+    return frozenset(each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute))
 
 
 def stored_parts(module: ast.Module | None) -> frozenset[str]:
-    """Return the names of the tables whose entries a module assigns at module level."""
+    """Return the source text of each table that code at module level stores an entry in: `X` for `X[key] = value`."""
     outside = [each for each in module.body if not isinstance(each, NAMED)] if module else []
     stores = (each for node in outside for each in ast.walk(node) if isinstance(each, ast.Subscript))
     return frozenset(ast.unparse(each.value) for each in stores if isinstance(each.ctx, ast.Store))

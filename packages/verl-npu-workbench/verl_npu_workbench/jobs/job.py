@@ -172,7 +172,7 @@ def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Map
     if ended.limit:
         raise JobSettingError(
             subject=_("the configuration of {module}").format(module=trainer.module),
-            expected=_("Hydra to compose the configuration within the limits of time and memory"),
+            expected=_("a configuration that Hydra can compose within the limits of time and memory"),
             found=ended.limit,
             fix=_("look for a YAML file whose anchors expand without end"),
         )
@@ -201,9 +201,9 @@ def _configurations(entry: Entry, tree: Path) -> list[Path]:
 def _not_composed(trainer: Trainer, found: str) -> JobSettingError:
     return JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
-        expected=_("Hydra to compose the configuration"),
+        expected=_("a configuration that Hydra can compose"),
         found=found,
-        fix=_("install hydra-core and the other packages that your verl version requires into {prefix}").format(
+        fix=_("in {prefix}, install hydra-core and the other packages that your verl version requires").format(
             prefix=sys.prefix
         ),
     )
@@ -232,7 +232,7 @@ def _source(trainer: Trainer, tree: Path) -> Path:
     raise JobSettingError(
         subject=_("the trainer {module}").format(module=module),
         found=_("the trainer is neither in {tree} nor installed").format(tree=tree),
-        fix=_("specify the checkout of verl that the script is started in: --source PATH"),
+        fix=_("specify the verl checkout where the script is started: --source PATH"),
     )
 
 

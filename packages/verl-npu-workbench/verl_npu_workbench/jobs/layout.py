@@ -30,10 +30,9 @@ class Parallelism:
 
     @property
     def multiple(self) -> int:
-        """The number of tokens that must divide the length of each packed sequence, or 1 without a pipeline. The
-        lengths must be multiples from the start, because verl pads the sequences too late: Megatron already has the
-        lengths of the tensors that pipeline stages exchange. Source: verl/models/mcore/util.py,
-        `preprocess_packed_seqs`."""
+        """The required divisor of each packed sequence's length, in tokens. It is 1 without a pipeline. The unpadded
+        lengths must be divisible, because verl pads the sequences only after Megatron has received the lengths of the
+        tensors that pipeline stages exchange. Source: verl/models/mcore/util.py, `preprocess_packed_seqs`."""
         return self.tensor * (2 * self.context if self.context > 1 else 1) if self.pipeline > 1 else 1
 
     @property

@@ -502,7 +502,7 @@ def _groups(script: Script) -> Iterator[Finding]:
                     "Ray's collectives do not support HCCL, and verl-npu replaces Ray's collective groups only in "
                     "verl's own recipes"
                 ),
-                fix=_("start verl's own recipe, or read `verl-npu explain ray-collective-hccl` for other ways"),
+                fix=_("start verl's own recipe, or run `verl-npu explain ray-collective-hccl` to see alternatives"),
             )
 
 
@@ -533,7 +533,7 @@ def _token_budget(script: Script) -> Iterator[Finding]:
     for refusal in refusals("token-budget", lambda _: pack([longest], budget), script):
         yield replace(
             refusal,
-            severity=Severity.WARNING,
+            severity=Severity.WARNING if budget else Severity.ERROR,
             subject=key,
             why=_(
                 "a rank divides its sequences into {subject}, and the update fails if a single padded sequence "

@@ -78,7 +78,7 @@ def source_of_trainer(script: Script) -> bytes:
 def trained_roles(script: Script) -> list[str]:
     """Return the settings sections of the models that are trained.
 
-    Some recipes train without a critic, whatever their estimator is: recipe.spin and verl.experimental.vla.main_sac.
+    Some recipes (recipe.spin and verl.experimental.vla.main_sac) train without a critic, whatever their estimator is.
     """
     module = script.trainer.module
     upstreams = module.startswith("verl.trainer.") or (

@@ -319,7 +319,7 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
             subject=_("the runtime environment {path}").format(path=path),
             expected="YAML",
             found=(str(error).splitlines() or [type(error).__name__])[0],
-            fix=_("correct the file that ray job submit --runtime-env names"),
+            fix=_("correct the file that is passed to `ray job submit --runtime-env`"),
         ) from error
 
 

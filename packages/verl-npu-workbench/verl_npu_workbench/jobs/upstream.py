@@ -152,6 +152,28 @@ def _trainer_mode(script: Script) -> Iterator[Finding]:
     return mode_findings(script.trainer.module, script.settings, script.sources)
 
 
+@rule("unread", "A section of settings that the trainer does not read, although other programs of verl read it.")
+def _unread(script: Script) -> Iterator[Finding]:
+    keys = [word.lstrip("+").partition("=")[0] for word in script.trainer.overrides]
+    sections = dict.fromkeys(key.partition(".")[0] for key in keys if re.match(r"\w+\.", key))
+    for section in sections if script.trainer.module == "verl.trainer.main_ppo" else ():
+        programs = validated.other_readers(section, script.trainer.module, script.sources)
+        given = [key for key in keys if key.startswith(f"{section}.")]
+        near = [key for key in script.settings.values if key.endswith(tuple(f".{each}" for each in given))]
+        if programs:
+            yield warning(
+                "unread",
+                _("a section that {trainer} does not read").format(trainer=script.trainer.module),
+                subject=_(", ").join(given),
+                why=_("only {programs} reads this section, so the settings have no effect").format(
+                    programs=_(", ").join(programs)
+                ),
+                fix=_("set {keys} instead").format(keys=_(", ").join(near))
+                if near
+                else _("remove the settings, or set those that replace them in this verl"),
+            )
+
+
 RULES: tuple[Rule[Script], ...] = (
     _upstream_rule("batches", _batches, "Mini-batches or micro-batches that verl's workers cannot divide."),
     _upstream_rule(
@@ -161,4 +183,5 @@ RULES: tuple[Rule[Script], ...] = (
     ),
     _upstream_rule("choices", _choices, "Names, for example of an estimator, that verl does not know."),
     _trainer_mode,
+    _unread,
 )

@@ -6,7 +6,9 @@ it continues from a checkpoint, the way its workers are built, and the way they 
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +45,7 @@ _TRACKING = Target("verl.utils.tracking", "Tracking")
 _ENGINES = Target("verl.checkpoint_engine.base", "CheckpointEngineRegistry.new")
 _PARSERS = Target("verl.experimental.agent_loop.tool_parser", "ToolParser.get_tool_parser")
 _CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
+_MAIN = Target("verl.trainer.main_ppo", "main")
 _WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
 _ENGINE_WORKER = Target("verl.workers.engine_workers", "ActorRolloutRefWorker")
@@ -146,9 +149,11 @@ def worker_refusals(settings: Settings, npus: int, tree: SourceTree) -> Iterator
 
 
 def part_refusals(settings: Settings, roles: Sequence[str], npus: int, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the errors that other parts of a job raise for its settings: its data, its trainer, its models, its agent
-    loops, and its losses."""
+    """Yield the errors that a job's data, trainer, models, agent loops, and losses raise for the job's settings."""
     known = _world(npus) if npus else {}
+    if settings.text("trainer.resume_mode") == "auto":
+        # The first of a job's runs, which does not continue from a checkpoint.
+        known["find_latest_ckpt_path(checkpoint_folder)"] = None
     for key, target, args, given in _parts(settings, roles, tree):
         for said in refused(target, args, tree, known, given):
             yield Refusal(key, said)
@@ -164,7 +169,11 @@ _Part = tuple[str, Target, Sequence[object], Mapping[str, object]]
 
 def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iterator[_Part]:
     """Yield the parts of a job: the section with their settings, upstream's function, and its arguments."""
-    whole, data = section(settings), section(settings, "data")
+    whole = section(settings)
+    # The program moves old keys to their new places.
+    returned(_MAIN, [whole], tree)
+    settings = Settings(whole.values)
+    data = section(settings, "data")
     # The trainer and the constructors of workers change these in the configuration of their parts.
     changed = settings.matching(r".*(batch_size|token_len|total_training_steps)\w*")
     given_settings, settings = settings, settings.changed(dict.fromkeys(changed, UNKNOWN))
@@ -189,6 +198,7 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
         trainer = instance(of_trainer, {"config": section(given_settings), "val_reward_fn": True}, trainer)
         yield "trainer", Target(of_trainer.module, f"{of_trainer.qualname}.{name}"), [trainer], given
         given = {}
+    yield method("trainer", f"{_WORKERS.module}:{_WORKERS.qualname}", "init_resource_pool_mgr", {}, config=whole)
     if settings.truth(f"{ROLLOUT}.calculate_log_probs"):
         corrected = Target("verl.trainer.ppo.rollout_corr_helper", "compute_rollout_correction_and_add_to_batch")
         yield _CORRECTION, corrected, [UNKNOWN, section(settings, _CORRECTION)], {}
@@ -201,13 +211,21 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
     if loop is not None and not settings.text(f"{ROLLOUT}.agent.agent_loop_config_path"):
         for owner in ("AgentLoopWorkerBase", "AgentLoopWorker"):
             yield method(f"{ROLLOUT}.agent", f"{loops}:{owner}", "_run_agent_loop", {"config": whole}, agent_name=loop)
-    actor, model = made(settings, ACTOR, tree), made(settings, MODEL, tree)
-    by_fsdp = settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2")
-    if by_fsdp or is_megatron(settings):
-        module, kind, part = ("fsdp", "FSDP", "fsdp_config") if by_fsdp else ("megatron", "Megatron", "megatron")
-        parts = {"engine_config": f"{ACTOR}.{part}", "optimizer_config": f"{ACTOR}.optim"}
-        engine = {"config": section(settings, ROLES), "model_config": model}
-        engine |= {name: made(settings, key, tree) for name, key in parts.items()}
+    actor, critic, model = (made(settings, each, tree) for each in (ACTOR, CRITIC, MODEL))
+    legacy, by_fsdp = _is_legacy(settings, tree), settings.text(f"{ACTOR}.strategy") in ("fsdp", "fsdp2")
+    for role, config in {ACTOR: actor, **({} if legacy else {CRITIC: critic})}.items():
+        fsdp = settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
+        if role not in trained or not (fsdp or is_megatron(settings, role)):
+            continue
+        module, kind, part = ("fsdp", "FSDP", "fsdp_config") if fsdp else ("megatron", "Megatron", "megatron")
+        engine = {
+            "model_config": model if role == ACTOR else attribute(config, "model"),
+            "engine_config": attribute(config, "engine") if role == CRITIC else made(settings, f"{role}.{part}", tree),
+            "optimizer_config": made(settings, f"{role}.optim", tree),
+        }
+        impl = f"verl.workers.engine.{module}.transformer_impl"
+        if not legacy:
+            yield role, Target(impl, f"{kind}Engine"), [], engine
         for step in (
             "init_device_mesh",
             f"build_{module}_module",
@@ -215,27 +233,26 @@ def _parts(settings: Settings, trained: Sequence[str], tree: SourceTree) -> Iter
             "build_optimizer",
             "build_lr_scheduler",
         ):
-            yield method(ACTOR, f"verl.workers.engine.{module}.transformer_impl:{kind}Engine", f"_{step}", engine)
+            yield method(role, f"{impl}:{kind}Engine", f"_{step}", {"config": section(settings, ROLES), **engine})
     if by_fsdp:
         roles = {"role": "actor_rollout", "_is_actor": True, "_is_rollout": True, "_is_lora": False}
-        legacy = {"config": section(settings, ROLES), **roles}
-        yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", legacy)
+        worker = {"config": section(settings, ROLES), **roles}
+        yield method(ACTOR, "verl.workers.fsdp_workers:ActorRolloutRefWorker", "init_model", worker)
         yield method(ACTOR, "verl.workers.actor.dp_actor:DataParallelPPOActor", "update_policy", {"config": actor})
-    critic = made(settings, CRITIC, tree)
-    if CRITIC in trained and settings.text(f"{CRITIC}.strategy") in ("fsdp", "fsdp2"):
-        worker = Target("verl.workers.fsdp_workers", "CriticWorker")
-        yield CRITIC, worker, [made(given_settings, CRITIC, tree)], {}
-        yield CRITIC, Target(worker.module, "CriticWorker.init_model"), [instance(worker, {"config": critic})], {}
+    if CRITIC in trained and legacy:
+        module = "megatron_workers" if is_megatron(settings, CRITIC) else "fsdp_workers"
+        yield CRITIC, Target(f"verl.workers.{module}", "CriticWorker"), [made(given_settings, CRITIC, tree)], {}
+        yield method(CRITIC, f"verl.workers.{module}:CriticWorker", "init_model", {"config": critic})
     yield ACTOR, Target("verl.workers.utils.losses", "ppo_loss"), [actor], {}
     for role, kind in {ACTOR: "language_model", CRITIC: "value_model"}.items():
-        if role in trained and not _is_legacy(settings, tree):
+        if role in trained and not legacy:
             backend = attribute(made(settings, role, tree), "engine", "strategy")
             yield f"{role}.strategy", _BACKENDS, [], {"model_type": kind, "backend": backend}
     server = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
     if settings.text(ENGINE) == "vllm":
         rollout = {"config": made(settings, ROLLOUT, tree), "model_config": model}
-        yield method(ROLLOUT, server, "_validate_configs", rollout)
-        yield method(ROLLOUT, server, "_apply_quantization", rollout)
+        for name in ("_validate_configs", "launch_server"):
+            yield method(ROLLOUT, server, name, rollout)
 
 
 def _is_legacy(settings: Settings, tree: SourceTree) -> bool:
@@ -294,3 +311,34 @@ def non_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:
         for name in texts:
             if types.get(name.rpartition(".")[2]) in _NUMBERS and math.isnan(settings.number(name, math.nan)):
                 yield name
+
+
+def other_readers(section: str, program: str, tree: SourceTree) -> list[str]:
+    """Return the programs of verl that read a section of the configuration, if only programs other than `program` do.
+    Otherwise, or if a program may call the code that reads it, return an empty list."""
+    found: set[str] = set()
+    reads = re.compile(rf"\bconfig(\.|\.get\(['\"]|\[['\"]|, ['\"]){re.escape(section)}\b")
+    for module in tree.modules_with(("verl",), (section,)):
+        parsed = tree.parse(module) if reads.search((tree.read(module) or b"").decode(errors="replace")) else None
+        for node in parsed.body if parsed is not None else ():
+            for each in _users(module, node, tree) if reads.search(ast.unparse(node)) else ():
+                if each == program or not _is_program(each, tree):
+                    return []
+                found.add(each)
+    return sorted(found)
+
+
+def _users(module: str, node: ast.stmt, tree: SourceTree) -> Iterator[str]:
+    """Yield the modules that run a statement of `module`. A function is run by the modules that name it."""
+    if not isinstance(node, ast.FunctionDef) or _is_program(module, tree):
+        yield module
+        return
+    for each in tree.modules_with(("verl",), (node.name,)):
+        # A package only passes it on, and the function's own module defines it.
+        named = re.findall(rf"\b{node.name}\b".encode(), tree.read(each) or b"")
+        if not tree.is_package(each) and named[each == module :]:
+            yield each
+
+
+def _is_program(module: str, tree: SourceTree) -> bool:
+    return b"@hydra.main" in (tree.read(module) or b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,26 @@ class Section:
 
     def __contains__(self, name: str) -> bool:
         key = self.full(name)
+        if any(self.values.get(key[: dot.start()]) is UNKNOWN for dot in re.finditer(r"\.", key)):
+            raise Unknown
         return key in self.values or any(other.startswith(f"{key}.") for other in self.values)
+
+    def names(self) -> list[str]:
+        start = self.full("")
+        inside = (key.removeprefix(start) for key in self.values if key.startswith(start))
+        return list(dict.fromkeys(each.partition(".")[0] for each in inside))
+
+    def set(self, name: str, value: object) -> None:
+        """Set an entry. A section is copied."""
+        key = self.full(name)
+        for old in [other for other in self.values if other.startswith(f"{key}.")]:
+            del self.values[old]
+        if not isinstance(value, Section):
+            self.values[key] = value
+            return
+        self.values[key] = {}
+        for each in value.names():
+            Section(self.values, key).set(each, value.get(each))
 
     def get(self, name: str) -> object:
         key = self.full(name)
@@ -81,7 +101,7 @@ def _configured(value: object) -> object:
 
 class Registry(dict[object, object]):
     """A registry dictionary in upstream's code. If a lookup does not find a name, upstream's registrations are
-    evaluated one by one until one of them adds the name. A registration can also fill a dictionary in the registry."""
+    evaluated one by one until one of them adds the name. A dictionary in the registry is filled in the same way."""
 
     registrations: Generator[None, None, None]
     """The registrations that have not been evaluated yet."""

@@ -104,8 +104,8 @@ def blocks_of(arguments: Arguments) -> Blocks:
 
 
 def halvings_needed(outcome: Outcome) -> int:
-    """Return the smallest number of halvings that can prevent the buffer overflow in `outcome`. One halving at best
-    halves the size of a buffer."""
+    """Return the smallest number of halvings that can prevent the buffer overflow in `outcome`. Each halving
+    shrinks a buffer to half its size at best."""
     ratio = outcome.needed / outcome.there if outcome.there else 1.0
     return max(1, math.ceil(math.log2(ratio))) if ratio > 0 else 1
 

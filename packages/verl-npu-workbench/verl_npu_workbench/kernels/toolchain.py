@@ -22,7 +22,7 @@ from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..doctor.triton import CANN_OF
-from ..processes import own_python
+from ..processes import captured, own_python
 
 FRONT, BACK = "triton-ascend", "ascendnpu-ir"
 _DEPENDENCIES = ("numpy>=1.26,<3", "pybind11>=2.13,<4")
@@ -221,7 +221,7 @@ def _python(named: str) -> Python:
 
 
 def _ask(program: str) -> Python | None:
-    done = subprocess.run([program, "-I", "-c", _QUERY], capture_output=True, text=True, check=False, timeout=60)
+    done = captured([program, "-I", "-c", _QUERY], timeout=60)
     try:
         version, *prefixes = json.loads(done.stdout)
     except ValueError:
@@ -240,9 +240,7 @@ def _install(pair: Pair, python: Python, folder: Path, wheels: Path | None) -> N
         into = Path(made, "toolchain")
         command = [*_installer(python), "--no-deps", "--target", str(into), *source, *wanted]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", check=False, timeout=_SECONDS
-            )
+            done = captured(command, timeout=_SECONDS)
             said = (done.stderr or done.stdout).strip().splitlines()
             failed = bool(done.returncode)
         except subprocess.TimeoutExpired:
@@ -284,7 +282,7 @@ def _missing(pair: Pair, python: Python, said: Sequence[str]) -> CommandError:
         ),
         found=" ".join(wrong[-1].split())[:300],
         fix=_(
-            "run `{command}` on a machine with network access, copy the folder `wheels` to this machine, and add "
-            "`--wheels wheels`"
+            "run `{command}` on a machine with network access, copy the folder `wheels` to this machine, and "
+            "rerun verl-npu with `--wheels wheels`"
         ).format(command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"),
     )

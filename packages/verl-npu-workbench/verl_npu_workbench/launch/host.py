@@ -129,7 +129,7 @@ def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: str) -> dict[str, str]:
-    """Return the variables that verl's documentation names and that the user has not set, with their values.
+    """Return the variables that verl's documentation names and the user has not set, with the values to set.
 
     `own` is this host's address, or an empty string for a job on one host. Raises LaunchError if one of the user's
     variables names an interface or an address that this host does not have.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shlex
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from verl_npu import progress
 from verl_npu.errors import LaunchError, VerlNpuError
 from verl_npu.language import gettext as _
 
-from ..processes import ProcessTree, Started, own_python
+from ..processes import ProcessTree, Started, captured, own_python
 from .host import Host
 from .meeting import Connection, Meeting, Member, join
 from .network import here, refused, resolve
@@ -56,7 +55,7 @@ def _trouble(host: Host) -> str:
         return "; ".join(map(str, host.refusals))
     with progress.step(_("checking this machine with the doctor")):
         command = own_python("-m", "verl_npu", "doctor", "--json")
-        done = subprocess.run(command, env=dict(host.environ), capture_output=True, text=True, check=False)
+        done = captured(command, env=dict(host.environ))
     try:
         errors = [each for each in json.loads(done.stdout) if each["verdict"] == "error"]
     except (ValueError, TypeError, KeyError):

@@ -147,7 +147,7 @@ class _Search:
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The trainer's weights in the dtype of this side, by their names relative to the decoder."""
+        """The trainer's weights in the dtype of the recording, by name relative to the decoder."""
         model = self.pair.exact.model
         prefix, named = prefix_of(model), model.named_parameters(remove_duplicate=False)
         return {

@@ -98,7 +98,7 @@ def compare(
     temperature: float = 1.0,
     graphs: Recording | None = None,
 ) -> Comparison:
-    """Compare the trainer and the engine each with a run of the trainer's model on the host, and look for the cause of
+    """Compare both the trainer and the engine with a run of the trainer's model on the host, and look for the cause of
     the first difference.
 
     `reruns` and `graphs` are recordings of the engine with one setting changed. `graphs` is also compared with the

@@ -160,7 +160,7 @@ class _Exact(TorchFunctionMode):  # type: ignore[misc]
 class Reference:
     """A copy of the trainer's model on the host, in one dtype. In float64, no part of the copy computes in float32.
 
-    To test a possible cause of a difference, the comparison temporarily changes the following attributes.
+    To test a possible cause of an operator's error, callers temporarily change one of the following attributes.
     """
 
     temperature: float

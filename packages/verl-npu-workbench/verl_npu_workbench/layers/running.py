@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import random
-import subprocess
 import tempfile
 from collections.abc import Mapping, Set
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +22,7 @@ from verl_npu.registry.source.tree import SourceTree
 
 from ..jobs.keys import ACTOR, MAX_PROMPT, MODEL, PACKED, PATH, ROLLOUT, ROLLOUT_TENSOR, STRATEGY, is_megatron, size
 from ..jobs.settings import Settings
-from ..processes import own_python
+from ..processes import captured, own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
 from ..sandbox import available_memory
 from . import ASK, CHUNKS, EXCHANGED, GRAPHS, PREFIX, RESULT
@@ -319,7 +318,7 @@ def _engine() -> str:
 def _run(folder: Path, variables: Mapping[str, str], what: str, module: str, *words: str) -> None:
     command = own_python("-m", f"{__package__}.{module}", *words, str(folder))
     with progress.step(what):
-        done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, check=False)
+        done = captured(command, env=variables, cwd=folder)
     if done.returncode:
         # pydantic ends its errors with an address.
         lines = [line for line in done.stderr.splitlines() if line.strip() and "For further information" not in line]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ import torch
 
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
-from ..processes import own_python
+from ..processes import captured, own_python
 from . import ASK, megatron
 from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded, weights_of
 
@@ -44,7 +43,7 @@ def trained(folder: Path, asked: dict[str, Any], batch: Batch, model: Any) -> Re
     ranks = asked["trainer"]["ranks"]
     program = ("torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d")
     words = ("-m", *program, "--rdzv-endpoint", "127.0.0.1:0", "-m", __spec__.name, str(folder))
-    done = subprocess.run(own_python(*words), cwd=folder, capture_output=True, text=True, check=False)
+    done = captured(own_python(*words), cwd=folder)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "Error" in line and "ChildFailedError" not in line]
         raise RuntimeError(said[-1] if said else done.stderr[-500:])

@@ -326,7 +326,7 @@ class Assembly:
         """Return whether a line of a very long log can be skipped. Only every `stride`-th step of such a log is kept,
         so the lines of other steps can be skipped.
 
-        Call this method only for a line that many other lines follow.
+        Call this method only for a line far from the end of the log.
         """
         if self._stride == 1 or not line.startswith("step:") or "nan" in line or "inf" in line:
             return False

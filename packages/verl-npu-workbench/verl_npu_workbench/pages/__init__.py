@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["render"]
-
 
 def render(template: str, **facts: object) -> str:
     """Render an HTML page from a template. Values are escaped. Raises an error if the template uses a variable that is

@@ -126,7 +126,7 @@ def module_of(job: Job) -> str:
             subject=_("the trainer {module}").format(module=module),
             expected=_("a file in {tree}").format(tree=job.tree),
             found=str(job.entry.source),
-            fix=_("specify the source tree that contains the trainer with --verl PATH"),
+            fix=_("use --verl PATH to specify the source tree that contains the trainer"),
         )
     return ".".join(source.relative_to(tree).with_suffix("").parts)
 
@@ -144,7 +144,7 @@ def tuning_share(
     length counts.
 
     Raises:
-        PlanError: a size is missing, or the trainer requires a size to be divisible by another size and it is not.
+        PlanError: a size is missing, or is not divisible by another size as the trainer requires.
     """
     world = trainer.ranks * trainer.nodes
     sizes = Parallelism(sequence=size(settings, names.ulysses))

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -79,6 +80,27 @@ TOLD = tuple(Holder)[: Holder.CACHE.number]
 """The holders of tensors, which a ledger counts, on the NPU and on the host."""
 
 
+_DEEPEST = 3
+"""The number of innermost frames that identify the place of an allocation."""
+_SKIPPED = (
+    *("/torch_npu/", "/virtual_ascend/", "/verl_npu"),
+    *("/torch/_ops.py", "/torch/autograd/function.py", "/torch/nn/modules/module.py"),
+)
+"""Files whose frames are left out, because they differ between a plan and a run: a plan has hooks on all modules, and
+operators of its own."""
+
+
+def site_of(frames: Iterable[tuple[str, str]]) -> str:
+    """Return the name of the place that allocated memory, which is the same in a plan and in a run.
+
+    `frames` are the Python frames, innermost first, each with its file and its function. Lines are left out, because
+    they move with each release.
+    """
+    kept = (frame for frame in frames if not any(skipped in frame[0] for skipped in _SKIPPED))
+    inner = itertools.islice(kept, _DEEPEST)
+    return " < ".join(f"{'/'.join(file.split('/')[-3:])}:{function}" for file, function in inner)
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """How an image-text model represents images, and the size of the image in each prompt."""
@@ -137,6 +159,8 @@ class RankJob:
     """An NPU's peak operations per second."""
     bandwidth: float = 1.0
     """The peak number of bytes per second that an NPU reads and writes."""
+    sites: bool = False
+    """Whether to record where the program allocates its blocks."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> RankJob:
@@ -244,6 +268,9 @@ class Outcome:
     """The files of the source tree whose modules the rank imported, relative to the tree."""
     error: str = ""
     failed_in: str = ""
+    sites: Mapping[str, Sequence[tuple[int, str, int]]] = field(default_factory=dict)
+    """The blocks of each site: their size, their holder, and their lifetime on the ledger's clock. It is empty unless
+    the job asks for sites."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Outcome:

@@ -62,7 +62,7 @@ class Knob:
 def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
     """Return the knobs that are worth trying next for the phases that do not fit, or an empty list if no knob is left.
 
-    `planned` is the last plan of the search, so a micro batch that was already halved is halved again. Smaller micro
+    `planned` includes all earlier changes, so a micro batch that was halved before is halved again. Smaller micro
     batches are not tried for a phase whose weights, gradients, and optimizer state alone do not fit.
     """
     failing = [phase for phase in verdict.phases if phase.fit is Fit.DOES_NOT]

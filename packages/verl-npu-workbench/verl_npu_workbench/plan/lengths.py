@@ -67,11 +67,11 @@ def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> 
 
 def heaviest(lengths: Sequence[Length], sequences: int, budgets: Sequence[int] = ()) -> tuple[Length, ...]:
     """Of all groups of `sequences` consecutive lengths, return the group with the heaviest load: the most tokens in
-    total or, with token budgets, the most tokens in one micro batch.
+    total or, with token budgets, the most tokens in one micro batch. A group can continue from the last length to the
+    first.
 
     verl divides the tokens evenly among as few micro batches as a budget allows. A group with more total tokens may
-    therefore be split into one more micro batch, and each of its micro batches then has fewer tokens. After the last
-    length, the lengths are repeated from the start.
+    therefore be split into one more micro batch, and each of its micro batches then has fewer tokens.
     """
     around = list(itertools.islice(itertools.cycle(lengths), len(lengths) + sequences - 1))
     sums = [0, *itertools.accumulate(sum(length) for length in around)]
@@ -124,7 +124,7 @@ def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> 
             found=_(
                 "the tokens of the prompts and responses cannot be counted, because {folder} has no tokenizer.json"
             ).format(folder=folder),
-            fix=_("give the model's folder with its tokenizer: --model-config FOLDER"),
+            fix=_("specify a model folder that contains tokenizer.json: --model-config FOLDER"),
         )
     from tokenizers import Tokenizer
 

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from verl_npu.ascend.variables import VIRTUAL_NPUS
 from verl_npu.errors import PlanError
 from verl_npu.language import gettext as _
 
-from ..processes import own_python
+from ..processes import captured, own_python
 from .job import Picture
 from .share import Share
 
@@ -96,13 +95,7 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
     folder.mkdir(parents=True, exist_ok=True)
     config, source = _config(path, given)
     (folder / "asked.json").write_text(json.dumps(config))
-    done = subprocess.run(
-        own_python("-m", __name__, str(folder)),
-        env=os.environ | {VIRTUAL_NPUS: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = captured(own_python("-m", __name__, str(folder)), env=os.environ | {VIRTUAL_NPUS: "1"})
     if done.returncode != 0:
         raise PlanError(
             subject=_("the model {source}").format(source=source),

@@ -96,6 +96,8 @@ class Request:
     """The model, if an earlier plan of the same script has already made it."""
     unconfined: bool = False
     """Whether to run code from the source tree without a sandbox."""
+    sites: bool = False
+    """Whether the plan is compared with a snapshot, for which ranks record where blocks are allocated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ def plan(trainer: Trainer, tree: Path, request: Request) -> Planned:
             trainer=work.module,
             flops=request.hardware.flops.value,
             bandwidth=request.hardware.bandwidth.value,
+            sites=request.sites,
         )
         for rank in share.ranks
     ]

@@ -17,6 +17,7 @@ from .hardware import GIB
 from .job import Holder, Outcome, Phase, Point
 from .planning import Planned
 from .search import Largest, Search
+from .snapshot import Comparison
 from .timing import assumptions, spans, total
 from .verdict import Fit, PhaseFit, Verdict, allocated, host_peaks
 
@@ -28,7 +29,12 @@ _NOTHING = Search()
 
 
 def content(
-    name: str, planned: Planned, verdict: Verdict, search: Search = _NOTHING, largest: Largest | None = None
+    name: str,
+    planned: Planned,
+    verdict: Verdict,
+    search: Search = _NOTHING,
+    largest: Largest | None = None,
+    against: Comparison | None = None,
 ) -> dict[str, object]:
     """Return the JSON representation of a plan. Memory is in bytes and time in seconds."""
     found = spans(planned)
@@ -65,6 +71,7 @@ def content(
         "cause": search.cause,
         "proposal": dict(search.proposal),
         "largest_micro_batch": dataclasses.asdict(largest) if largest else None,
+        "against": dataclasses.asdict(against) if against else None,
         "notes": list(planned.notes),
         "took": planned.seconds,
     }

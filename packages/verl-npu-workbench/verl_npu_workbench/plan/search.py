@@ -152,7 +152,7 @@ def _excess(planned: Planned, verdict: Verdict) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One micro-batch size that the search has planned, with the result."""
+    """A micro-batch size that the search has tried, with the result."""
 
     size: int
     fits: bool
@@ -177,8 +177,8 @@ class Largest:
 def largest_micro_batch(trainer: Trainer, tree: Path, request: Request, planned: Planned) -> Largest:
     """Find the largest size that fits, by doubling and then by bisection.
 
-    The search plans only sizes that verl accepts: divisors of a mini batch, and token budgets that hold whole
-    sequences. Phases whose micro-batch size is set by a different setting are ignored.
+    The search changes one setting, and ignores phases whose micro-batch size comes from another setting. It tries only
+    sizes that verl accepts: divisors of a mini batch, and token budgets that hold whole sequences.
 
     Raises:
         PlanError: for the same reasons as `plan`.

@@ -56,8 +56,8 @@ _MANY = 8
 
 
 def keeps_budget(trainer: Trainer, tree: Path) -> bool:
-    """Return whether every micro batch stays within its token budget, because the script's verl version ensures it or
-    because VERL_NPU_TOKEN_BUDGET=1 is set.
+    """Return whether micro batches never exceed their token budget. Either the script's verl version or
+    VERL_NPU_TOKEN_BUDGET=1 ensures this.
 
     Otherwise, verl divides the total number of tokens by the budget to get the number of micro batches. The sequences
     do not always fit into that number, so some micro batches exceed the budget.
@@ -99,8 +99,8 @@ class MicroBatch:
         return self.size * self.sequence_parallel
 
     def sequences(self, length: int, of: int) -> int:
-        """Return the number of sequences in the largest micro batch of a batch of `of` sequences, each with `length`
-        tokens. verl creates as few dynamic micro batches as the tokens allow, and divides the sequences evenly among
+        """Return the number of sequences in the largest micro batch, given `of` sequences with `length` tokens each.
+        verl creates as few dynamic micro batches as the tokens allow, and divides the sequences evenly among
         them. Unless `bounded` is true, some micro batches can exceed the token budget. Source:
         verl/utils/seqlen_balancing.py, `rearrange_micro_batches`."""
         if not self.dynamic:
@@ -108,7 +108,7 @@ class MicroBatch:
         return -(-of // min(self.number(length, of), of))
 
     def number(self, length: int, of: int) -> int:
-        """Return the number of micro batches in a batch of `of` sequences, each with `length` tokens."""
+        """Return the number of micro batches, given `of` sequences with `length` tokens each."""
         if not self.dynamic:
             return -(-of // self.size)
         if self.bounded:
@@ -116,8 +116,8 @@ class MicroBatch:
         return -(-of * length // max(self.budget, 1))
 
     def widened(self, length: int, of: int) -> MicroBatch:
-        """Return a copy whose budget is large enough for the largest micro batch when a batch has `of` sequences of
-        `length` tokens each. Without this change, this micro batch may exceed the budget."""
+        """Return a copy whose budget holds the largest micro batch, given `of` sequences with `length` tokens each.
+        The largest micro batch may exceed the original budget."""
         if not self.dynamic:
             return self
         return replace(self, size=max(self.size, -(-self.sequences(length, of) * length // self.sequence_parallel)))
@@ -505,8 +505,8 @@ def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, 
 
 
 def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
-    """Return the longest sequence length at which the tokens in a batch's largest micro batch reach, or nearly reach,
-    their maximum. `of` is the number of sequences in the batch.
+    """Return the longest sequence length at which the token count of a batch's largest micro batch is at or near its
+    maximum. The batch contains `of` sequences.
 
     This is not always the maximum length: slightly shorter sequences may all fit into one micro batch, whereas
     sequences of the maximum length are split into two smaller micro batches.

@@ -110,7 +110,7 @@ def host_peaks(planned: Planned) -> dict[str, int]:
     """Return, for each phase, the bytes that large tensors take in a machine's host memory if all ranks of the machine
     reach their peaks at the same time.
 
-    During loading, one rank reads the whole model, and verl sends each other rank only its share. If weights are tied,
+    During loading, one rank reads the whole model, and the other ranks receive only their shares. If weights are tied,
     every rank reads the whole model. Source: verl/utils/fsdp_utils.py, `get_init_weight_context_manager`.
     """
     local, found = planned.share.local, {}

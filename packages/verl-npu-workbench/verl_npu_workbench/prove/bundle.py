@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
@@ -19,9 +20,11 @@ from verl_npu.version import __version__
 
 from ..sandbox.answers import Answer
 from ..secrecy.redaction import Redaction
-from .corpus import Observation, observation_of
-from .folder import Asked, Folder, asked_of, put
-from .result import Reader, StageResult, Verdict, stage_of
+from .content import read as read_json
+from .content import to_json
+from .corpus import Observation
+from .folder import Asked, Folder, put
+from .result import StageResult, Verdict
 
 SCHEMA = 1
 """The number of the format. It is raised when older bundles can no longer be read."""
@@ -61,14 +64,28 @@ class Proof:
             return Verdict.FAILED
         return Verdict.PASSED if Verdict.PASSED in verdicts else Verdict.NOT_POSSIBLE
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "schema": SCHEMA,
-            "verl_npu": self.made_by,
-            "asked": self.asked.as_json(),
-            "notes": dict(self.notes),
-            "stages": [stage.as_json() for stage in self.stages],
-        }
+    def as_json(self) -> object:
+        """Return the content of proof.json."""
+        return to_json(_Content(SCHEMA, self.made_by, self.asked, self.notes, self.stages))
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The content of proof.json."""
+
+    schema: int
+    verl_npu: Annotated[str, 80]
+    asked: Asked
+    notes: Mapping[str, str]
+    stages: tuple[StageResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Corpus:
+    """The content of corpus.json."""
+
+    schema: int
+    observations: tuple[Observation, ...]
 
 
 def collect(folder: Folder) -> Proof:
@@ -90,7 +107,7 @@ def write(folder: Folder, shown: Proof) -> Path:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (
             (PROOF, shown.as_json()),
-            (CORPUS, {"schema": SCHEMA, "observations": [each.as_json() for each in shown.corpus]}),
+            (CORPUS, to_json(_Corpus(SCHEMA, shown.corpus))),
         ):
             member = zipfile.ZipInfo(name, _DATE)
             member.compress_type = zipfile.ZIP_DEFLATED
@@ -124,7 +141,7 @@ def read(path: Path) -> Proof:
         if not path.is_file():
             raise OSError(_("no such file") if not path.exists() else _("not a regular file"))
         with zipfile.ZipFile(path) as archive:
-            said, corpus = (_member(archive, name, path) for name in (PROOF, CORPUS))
+            members = {name: _member(archive, name, path) for name in (PROOF, CORPUS)}
     # The last three errors: the file is damaged, or compressed or encrypted in a way that Python cannot read.
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise CommandError(
@@ -133,19 +150,16 @@ def read(path: Path) -> Proof:
             found=str(error) or type(error).__name__,
             fix=_("specify the original file"),
         ) from error
-    _check_schema(said, path)
-    _check_schema(corpus, path)
+    for member in members.values():
+        _check_schema(member, path)
+    said: _Content = read_json(_Content, members[PROOF], f"{path}, {PROOF}")
+    corpus: _Corpus = read_json(_Corpus, members[CORPUS], f"{path}, {CORPUS}")
     return Proof(
-        asked=asked_of(said.inner("asked")),
-        made_by=said.text("verl_npu", 80),
-        notes=said.texts("notes"),
-        stages=said.each("stages", stage_of),
-        corpus=corpus.each("observations", observation_of),
+        asked=said.asked, made_by=said.verl_npu, notes=said.notes, stages=said.stages, corpus=corpus.observations
     )
 
 
-def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
-    subject = f"{path}, {name}"
+def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Mapping[str, object]:
     try:
         info = archive.getinfo(name)
     except KeyError:
@@ -162,13 +176,16 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
     answer = Answer.read(data) if len(data) <= _MOST_BYTES else too_much
     if answer.wrong:
         raise CommandError(
-            subject=subject, expected=_("a JSON object"), found=answer.wrong, fix=_("ask the sender for a new bundle")
+            subject=f"{path}, {name}",
+            expected=_("a JSON object"),
+            found=answer.wrong,
+            fix=_("ask the sender for a new bundle"),
         )
-    return Reader(dict(answer.content), subject)
+    return answer.content
 
 
-def _check_schema(said: Reader, path: Path) -> None:
-    found = said.raw().get("schema")
+def _check_schema(content: Mapping[str, object], path: Path) -> None:
+    found = content.get("schema")
     if found != SCHEMA:
         raise CommandError(
             subject=str(path),

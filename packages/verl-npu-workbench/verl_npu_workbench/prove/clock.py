@@ -67,8 +67,8 @@ class Clock:
 
     @property
     def idle(self) -> float:
-        """The number of seconds since a measurement last showed that this process or a descendant was busy: it was
-        running or waiting for a processor."""
+        """The number of seconds since a measurement last showed this process or a descendant busy (running or waiting
+        for a processor)."""
         return time.monotonic() - self._worked_at
 
     def _watch(self) -> None:

@@ -10,10 +10,7 @@ import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from verl_npu.language import gettext as _
-
-from .result import Reader
+from typing import Annotated
 
 SAMPLES = 16
 """The maximum number of numbers that are recorded of a result."""
@@ -36,82 +33,33 @@ class Result:
     dtype: str
     shape: str
     digest: str
-    sample: tuple[float, ...]
+    sample: Annotated[tuple[float, ...], SAMPLES]
     """Evenly spaced numbers of the tensor. NaN and infinities are replaced by finite numbers."""
     units: Mapping[str, float]
     """The distances of the NPU's and of the CPU's results from the float64 result, in ULP of the result's type."""
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "shape": self.shape,
-            "digest": self.digest,
-            "sample": list(self.sample),
-            "units": dict(self.units),
-        }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """One request to an NPU, and the result."""
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One request to an NPU."""
 
     kind: Kind
     name: str
     """The operator, the collective, or the kind of memory."""
     case: str = ""
     """A complete description of the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One request to an NPU, and the result."""
+
+    key: Key
     said: str = ""
     """The reason why the request was rejected. Empty if it was not rejected."""
     results: tuple[Result, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
     """Bytes, seconds, ranks."""
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return (self.kind.value, self.name, self.case)
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "key": {"kind": self.kind.value, "name": self.name, "case": self.case},
-            "said": self.said,
-            "results": [each.as_json() for each in self.results],
-            "figures": dict(self.figures),
-        }
-
-
-def observation_of(said: Reader) -> Observation:
-    """Create an observation from JSON."""
-    key = said.inner("key")
-    kinds = {kind.value: kind for kind in Kind}
-    if key.text("kind") not in kinds:
-        raise key.wrong("kind", _("one of {names}").format(names=_(", ").join(kinds)))
-    return Observation(
-        kind=kinds[key.text("kind")],
-        name=key.text("name"),
-        case=key.text("case"),
-        said=said.text("said"),
-        results=said.each("results", _result_of),
-        figures=said.numbers("figures"),
-    )
-
-
-def _result_of(said: Reader) -> Result:
-    sample = said.raw().get("sample")
-    if not isinstance(sample, list) or len(sample) > SAMPLES or not all(map(_is_number, sample)):
-        raise said.wrong("sample", _("at most {count} numbers").format(count=SAMPLES))
-    return Result(
-        name=said.text("name"),
-        dtype=said.text("dtype"),
-        shape=said.text("shape"),
-        digest=said.text("digest"),
-        sample=tuple(map(float, sample)),
-        units=said.numbers("units"),
-    )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class Other(enum.Enum):
@@ -131,16 +79,13 @@ class Other(enum.Enum):
 class Difference:
     """One difference between two devices."""
 
-    other: Other
+    how: Other
     name: str
     case: str
     text: str
 
     def __str__(self) -> str:
-        return f"{self.other.value}: {self.name}({self.case}): {self.text}"
-
-    def as_json(self) -> dict[str, str]:
-        return {"how": self.other.value, "name": self.name, "case": self.case, "text": self.text}
+        return f"{self.how.value}: {self.name}({self.case}): {self.text}"
 
 
 _UNITS = {"torch.float32": 2.0**-23, "torch.float16": 2.0**-10, "torch.bfloat16": 2.0**-7}
@@ -154,9 +99,9 @@ def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> I
     there = {each.key: each for each in found}
     for one in recorded:
         other = there.get(one.key)
-        if other is not None and one.kind in (Kind.OPERATOR, Kind.MEMORY):
+        if other is not None and one.key.kind in (Kind.OPERATOR, Kind.MEMORY):
             yield from (
-                _memory_differences(one, other) if one.kind is Kind.MEMORY else _operator_differences(one, other)
+                _memory_differences(one, other) if one.key.kind is Kind.MEMORY else _operator_differences(one, other)
             )
 
 
@@ -169,12 +114,12 @@ def _memory_differences(one: Observation, other: Observation) -> Iterator[Differ
     for name, size in one.figures.items():
         if other.figures.get(name, size) != size:
             text = f"{name}: {size:.0f} recorded, {other.figures[name]:.0f} here"
-            yield Difference(other=Other.MEMORY, name=one.name, case=one.case, text=text)
+            yield Difference(how=Other.MEMORY, name=one.key.name, case=one.key.case, text=text)
 
 
 def _operator_differences(one: Observation, other: Observation) -> Iterator[Difference]:
     def difference(kind: Other, text: str) -> Difference:
-        return Difference(other=kind, name=one.name, case=one.case, text=text)
+        return Difference(how=kind, name=one.key.name, case=one.key.case, text=text)
 
     if one.said and not other.said:
         yield difference(Other.ANSWERS, f"recorded: {one.said}")

@@ -10,14 +10,17 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from .. import places
 from ..sandbox.answers import Answer
-from .record import Recorded, read
-from .result import Reader, StageResult, stage_of
+from .content import read, to_json
+from .record import Recorded
+from .record import read as read_record
+from .result import StageResult
 from .table import STAGES
 
 _ASKED = "asked.json"
@@ -27,7 +30,7 @@ _ASKED = "asked.json"
 class Asked:
     """The options of a proof, its date, and the environment that it was started in."""
 
-    made: str
+    made: Annotated[str, 40]
     """The date of the proof, such as 2026-01-31."""
     minutes: float
     npus: int
@@ -36,26 +39,6 @@ class Asked:
     """The number of requested virtual NPUs, or an empty string if no virtual NPUs are requested."""
     versions: Mapping[str, str]
     """The packages' versions, by name."""
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "made": self.made,
-            "minutes": self.minutes,
-            "npus": self.npus,
-            "simulated": self.simulated,
-            "versions": dict(self.versions),
-        }
-
-
-def asked_of(said: Reader) -> Asked:
-    """Create the request for a proof from JSON."""
-    return Asked(
-        made=said.text("made", 40),
-        minutes=said.number("minutes"),
-        npus=int(said.number("npus")),
-        simulated=said.text("simulated"),
-        versions=said.texts("versions"),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +59,7 @@ class Folder:
             )
         with writing(self.path):
             (self.path / "stages").mkdir(parents=True, exist_ok=True)
-        self.write(_ASKED, asked.as_json())
+        self.write(_ASKED, to_json(asked))
 
     def asked(self) -> Asked:
         """Return the request that the proof was started with. Raises CommandError if the folder does not contain a
@@ -89,7 +72,8 @@ class Folder:
                 found=_("no file {file}").format(file=_ASKED),
                 fix=_("specify the folder that contains the proof, or remove --resume"),
             )
-        return asked_of(Reader(self._content(path), str(path)))
+        asked: Asked = read(Asked, self._content(path), str(path))
+        return asked
 
     def record(self, stage: str) -> Path:
         """Return the path of the file that a stage writes while it runs."""
@@ -108,11 +92,11 @@ class Folder:
 
     def recorded(self, stage: str) -> Recorded:
         """Return the record that a stage has written."""
-        return read(self.record(stage))
+        return read_record(self.record(stage))
 
     def finish(self, result: StageResult) -> None:
         """Save a stage's result."""
-        self.write(f"stages/{result.name}.json", result.as_json())
+        self.write(f"stages/{result.name}.json", to_json(result))
 
     def forget(self, stage: str) -> None:
         """Delete a stage's record and result, so that all of its checks run again."""
@@ -121,11 +105,11 @@ class Folder:
 
     def results(self) -> dict[str, StageResult]:
         """Return the results of the finished stages, in order."""
-        found = {}
+        found: dict[str, StageResult] = {}
         for stage in STAGES:
             path = self.path / "stages" / f"{stage.name}.json"
             if path.is_file():
-                found[stage.name] = stage_of(Reader(self._content(path), str(path)))
+                found[stage.name] = read(StageResult, self._content(path), str(path))
         return found
 
     def write(self, name: str, content: object) -> None:

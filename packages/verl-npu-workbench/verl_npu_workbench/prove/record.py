@@ -17,9 +17,13 @@ from pathlib import Path
 from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
-from .corpus import Observation, observation_of
-from .result import LONGEST, Check, Reader, Verdict, check_of
+from .content import LONGEST, to_json
+from .content import read as read_json
+from .corpus import Observation
+from .result import Check, Verdict
 
+_LINES = {"begin": str, "check": Check, "observation": Observation, "note": Mapping[str, str]}
+"""The four kinds of lines, and the types of their content."""
 _MOST_LINES = 50_000
 _LONGEST_LINE = 1 << 20
 
@@ -90,17 +94,17 @@ class Recorder:
             figures={key: value for key, value in figures.items() if math.isfinite(value)},
         )
         self._done.add(name)
-        self._write({"check": check.as_json()})
+        self._write({"check": to_json(check)})
 
     def observe(self, seen: Observation) -> None:
         """Record an observation of the NPU. If an observation of the same request was already recorded, do nothing."""
         if seen.key not in self._seen:
             self._seen.add(seen.key)
-            self._write({"observation": seen.as_json()})
+            self._write({"observation": to_json(seen)})
 
     def note(self, name: str, text: str) -> None:
         """Record a fact about this process or its environment."""
-        self._write({"note": {"name": name, "text": text[:LONGEST]}})
+        self._write({"note": {name: text[:LONGEST]}})
 
     def _write(self, line: Mapping[str, object]) -> None:
         data = json.dumps(line).encode() + b"\n"
@@ -134,18 +138,18 @@ def read(path: Path) -> Recorded:
     notes: dict[str, str] = {}
     beginning = ""
     for number, line in enumerate(_lines(path)):
-        said = Reader(_parsed(line, path, number), str(path))
-        content = said.raw()
-        if "begin" in content:
-            beginning = said.text("begin")
-        elif "check" in content:
-            check = check_of(said.inner("check"))
-            checks[check.name], beginning = check, ""
-        elif "observation" in content:
-            observations.append(observation_of(said.inner("observation")))
-        elif "note" in content:
-            note = said.inner("note")
-            notes[note.text("name")] = note.text("text")
+        content = read_json(Mapping[str, object], _parsed(line, path, number), str(path))
+        said = {
+            name: read_json(_LINES[name], part, str(path), name) for name, part in content.items() if name in _LINES
+        }
+        if "begin" in said:
+            beginning = said["begin"]
+        elif "check" in said:
+            checks[said["check"].name], beginning = said["check"], ""
+        elif "observation" in said:
+            observations.append(said["observation"])
+        elif "note" in said:
+            notes |= said["note"]
     return Recorded(checks=tuple(checks.values()), observations=tuple(observations), notes=notes, beginning=beginning)
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +24,7 @@ from ..jobs.job import Job
 from ..jobs.keys import ENGINE, PATH, TRAIN_FILES, may_sleep
 from ..jobs.settings import Settings
 from ..kernels.toolchain import Soc
-from ..processes import own_python
+from ..processes import captured, own_python
 from . import reward, small_model
 from .layout import Layout
 from .rules import Setup
@@ -144,13 +143,10 @@ def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Pat
         return target
     made = target.with_name(f"{target.name}.{os.getpid()}")
     try:
-        done = subprocess.run(
+        done = captured(
             own_python("-m", small_model.__name__, architecture.name, str(layers), str(made)),
             # Like the run itself. With virtual NPUs, any build of torchvision can be imported.
             env=os.environ | {VIRTUAL_NPUS: "1"},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         if done.returncode != 0:
             found = (done.stderr.strip().splitlines() or ["no output"])[-1][:300]

@@ -10,8 +10,8 @@ LARGEST_SUM = 18
 def grade(
     data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **more: object
 ) -> dict[str, float]:
-    """Grade a response from 0 to 1: up to 0.74 for the share of digits, up to 0.25 for starting with a number near the
-    sum, and up to 0.01 from the response's hash.
+    """Grade a response from 0 to 1: up to 0.74 for the share of digits, up to 0.25 for two leading digits near
+    `ground_truth`, and up to 0.01 from the response's hash.
 
     Rewards are graded, because a random model never answers correctly and would learn nothing from rewards of 0 and 1.
     Filters that use `acc` drop groups of responses with equal values, and a trainer that counts generations would then

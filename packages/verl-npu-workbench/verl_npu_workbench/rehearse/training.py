@@ -22,7 +22,7 @@ from ..jobs.confined import named, sandbox_of, script_paths
 from ..jobs.job import Job
 from ..jobs.trainer import Trainer, is_of_cluster
 from ..logs.training import Steps
-from ..processes import own_python
+from ..processes import captured, own_python
 from ..sandbox import Ended, Limits, Sandbox, available_memory, check_possible, device_cache, run
 from ..sandbox.copies import Copies
 from ..secrecy.variables import allowed
@@ -102,13 +102,7 @@ def prepare_device(npus: int) -> None:
         CommandError: the device cannot be loaded.
     """
     with progress.step(_("loading the virtual device (compiled at the first use)")):
-        tried = subprocess.run(
-            own_python("-c", "import torch, torch_npu"),
-            env=os.environ | {VIRTUAL_NPUS: str(npus)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        tried = captured(own_python("-c", "import torch, torch_npu"), env=os.environ | {VIRTUAL_NPUS: str(npus)})
     if tried.returncode != 0:
         raise CommandError(
             subject=_("the virtual Ascend"),

@@ -22,7 +22,7 @@ from verl_npu.ascend.variables import VIRTUAL_CACHE
 from verl_npu.errors import SandboxError
 from verl_npu.language import gettext as _
 
-from ..processes import ProcessTree
+from ..processes import ProcessTree, captured
 from . import confinement
 from .answers import Answer, Pipe
 from .cgroup import Group, group
@@ -185,13 +185,7 @@ def _tried(found: str) -> tuple[tuple[str, ...], str]:
     """Return the command that creates a sandbox and an empty error, or an empty command and bubblewrap's error."""
     said = ""
     for options in ((),) if os.geteuid() == 0 else (_NO_NESTING, ()):
-        tried = subprocess.run(
-            [found, *options, *Sandbox().arguments(Path("/tmp")), "--", *_confined(["true"], Limits(1))],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        tried = captured([found, *options, *Sandbox().arguments(Path("/tmp")), "--", *_confined(["true"], Limits(1))])
         if tried.returncode == 0:
             return (found, *options), ""
         said = " ".join(tried.stderr.split())[:300] or _("status {returncode}").format(returncode=tried.returncode)

@@ -248,7 +248,7 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
         if counted.entries > _MOST_ENTRIES or depth > _DEEPEST:
             raise OverflowError(
                 _(
-                    "the program wrote more than {most_entries} files, or nested folders more than {deepest} "
+                    "the program wrote more than {most_entries} files, or created folders more than {deepest} "
                     "levels deep"
                 ).format(most_entries=_MOST_ENTRIES, deepest=_DEEPEST)
             )

@@ -40,14 +40,14 @@ def allowed(environ: Mapping[str, str], named: Iterable[str] = ()) -> dict[str, 
 
 
 def restored(text: str, environ: Mapping[str, str]) -> str:
-    """Restore the original secrets behind the placeholders that `allowed` inserted, in a text for a program outside
-    the sandbox."""
+    """Replace the placeholders that `allowed` inserted in a text with the original secrets. Pass the result only to
+    programs outside the sandbox."""
     return _PLACEHOLDERS.sub(lambda found: environ.get(found[1], found[0]), text)
 
 
 def words_of(texts: Iterable[str], *folders: Path) -> set[str]:
-    """Return all words that may be variable names in the texts and in the files under `folders` that the texts, or
-    such files, mention."""
+    """Return all words that may be variable names in the texts, and in the files under `folders` that the texts
+    mention directly or through other files."""
     words: set[str] = set()
     waiting, seen = list(texts), set[Path]()
     while waiting:

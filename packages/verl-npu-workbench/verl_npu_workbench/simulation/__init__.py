@@ -16,8 +16,6 @@ from virtual_ascend import has_own_torch_npu, ledger
 from verl_npu import environment
 from verl_npu.registry.apply import hooks
 
-__all__ = ["install"]
-
 
 def install() -> None:
     """Register import hooks that replace NPU-specific software with simulations as soon as verl, transformers,

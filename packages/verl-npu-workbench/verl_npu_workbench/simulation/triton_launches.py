@@ -84,7 +84,7 @@ def collecting() -> Iterator[list[Case]]:
 
 @contextlib.contextmanager
 def tuned(cases: list[Case]) -> Iterator[None]:
-    """Within the `with` block, record a launch together with the cases of all of the autotuner's configurations."""
+    """Within the `with` block, record each launch with `cases`, the cases of all of the autotuner's configurations."""
     token = _alternatives.set(cases)
     try:
         yield

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["BEHAVIOURS", "SAME"]
-
 _TEXTS = {
     # A text that begins with "=" has its answer compared.
     "=set_device(9)": "torch.npu.set_device(9)",

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Call", "T", "calls"]
-
 FLOATS = ("float32", "float16", "bfloat16")
 FLOAT = "float"
 """A placeholder for each of FLOATS in turn."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from .behaviours import SAME
 
-__all__ = ["Difference", "Kind", "compared"]
-
 TOLERANCE = 0.02
 NONE = "NoneType"
 AREAS = {"call": "calls", "gradient": "gradients", "behaviour": "behaviours"}

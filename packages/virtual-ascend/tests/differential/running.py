@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["observe", "ours", "used", "version_of", "wheel"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 USED = Path(__file__).with_name("used.json")
 ENDINGS = 200  # more processes than this mean that something else is wrong

@@ -10,8 +10,6 @@ from packaging.version import Version
 
 from .comparing import Difference, Kind, counts
 
-__all__ = ["counts_table", "summary", "write"]
-
 COUNTS = Path(__file__).with_name("counts.json")
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 BEGIN, END = "<!-- differential: made by tests/differential -->", "<!-- end of differential -->"

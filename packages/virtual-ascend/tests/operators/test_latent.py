@@ -91,7 +91,7 @@ def test_two_rings_are_one_attention_to_all_keys() -> None:
     first = given | {name: given[name][:6] for name in ("k_nope", "k_rope", "value")}
     second = given | {name: given[name][6:] for name in ("k_nope", "k_rope", "value")}
     out, lse = inference.npu_ring_mla(**first, seqlen=ints([4], [6]))
-    inference.npu_ring_mla_out(
+    inference.npu_ring_mla(
         **second,
         seqlen=ints([4], [3]),
         calc_type="calc_type_default",
@@ -102,7 +102,7 @@ def test_two_rings_are_one_attention_to_all_keys() -> None:
     )
     torch.testing.assert_close(out, whole)
     before = out.clone()
-    inference.npu_ring_mla_out(
+    inference.npu_ring_mla(
         **given,
         seqlen=ints([4], [0]),
         calc_type="calc_type_default",

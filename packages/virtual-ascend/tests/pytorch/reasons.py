@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["REASONS", "reason"]
-
 _OPERATOR = "calls an operator of the example device's own"
 _CAPABILITY = "torch_npu does not answer `torch.accelerator.get_device_capability`"
 _METADATA = "torch_npu keeps a storage's format there, and no keys of the caller; formats are not simulated"

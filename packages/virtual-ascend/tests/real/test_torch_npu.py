@@ -227,6 +227,20 @@ def test_a_count_is_as_long_as_its_largest_number(real: Run) -> None:
 
 
 @pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
+def test_repeats_on_the_npu_size_the_result(real: Run) -> None:
+    program = """
+        import json, torch
+        x, n = torch.tensor([[1.0], [2.0], [3.0]]).npu(), torch.tensor([2, 0, 3]).npu()
+        kept = []
+        for _ in range(8):
+            torch.full((64,), -9 << 40, device="npu")  # what new memory then has in it
+            kept.append([torch.repeat_interleave(x, n, dim=0).flatten().tolist(), torch.repeat_interleave(n).tolist()])
+        print(json.dumps(kept))
+    """
+    assert answer(real(program)) == [[[1, 1, 3, 3, 3], [0, 0, 2, 2, 2]]] * 8
+
+
+@pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_a_tensor_is_turned_in_place_and_its_values_stay(real: Run) -> None:
     program = """
         import json, torch

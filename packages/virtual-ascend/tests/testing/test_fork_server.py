@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from virtual_ascend.testing import fork_server
 from virtual_ascend.testing.fixtures import Run
+from virtual_ascend.testing.fork_server import ForkServer
 
 
 def test_a_forked_program_has_its_own_variables_folders_and_device(
@@ -72,6 +74,13 @@ def test_a_fork_server_that_died_is_replaced(python: Run) -> None:
     server.process.kill()
     server.process.wait()
     assert python("import torch; print('after')").stdout == "after\n"
+
+
+def test_a_fork_server_with_modules_has_imported_them_and_its_device() -> None:
+    code = "import sys, torch; print('wave' in sys.modules, 'torch_npu' in sys.modules, torch.npu.device_count())"
+    with closing(ForkServer("wave", VIRTUAL_ASCEND="3")) as server:
+        done = server.start(code, (), server.environment)
+        assert done.communicate() == ("True True 3\n", "")
 
 
 def test_a_variable_that_was_set_since_the_fork_server_started_gets_a_new_process(

@@ -21,8 +21,6 @@ from typing import Any
 
 from .reasons import Kind, reason
 
-__all__ = ["EXPECTED", "Ends", "File", "differences", "read", "summarised"]
-
 EXPECTED = Path(__file__).with_name("expected.json")
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 BOTH = "ours fails it as well"

@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Kind", "Reason", "reason"]
-
 
 class Kind(Enum):
     """The subject of a failure."""

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_runtest_protocol"]
-
 
 def _reason(text: str, otherwise: str) -> str:
     """Return the line of a traceback that has the error."""

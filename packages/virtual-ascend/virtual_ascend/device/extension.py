@@ -146,13 +146,13 @@ class Extension(Protocol):
     def is_phantom(self, tensor: torch.Tensor) -> bool: ...
     def is_phantom_address(self, data: int) -> bool: ...
 
-    def start_ledger(self, flops: float, bytes: float) -> None:
+    def start_ledger(self, flops: float, bytes: float, site: Callable[[], int] | None = None) -> None:
         """Start the ledger. `flops` and `bytes` are an NPU's peak operations per second and bytes per second."""
 
     def ledger_clock(self) -> int:
         """Return the number of allocations and frees so far. The ledger uses this number as its clock."""
 
-    def ledger_blocks(self) -> list[tuple[int, int, int, int]]:
+    def ledger_blocks(self) -> list[tuple[int, int, int, int, int]]:
         """Return, for each block, its size in bytes, its allocation time, its release time (0 if it is not released),
         and its holder. Holders are numbers that csrc/ledger.h defines."""
 
@@ -179,8 +179,8 @@ class Extension(Protocol):
         """Set the functions that the library's exported `my_malloc` and `my_free` call."""
 
     def map_memory(self, data: int) -> None:
-        """Map memory that is filled with a poison pattern at a reserved address. Raise RuntimeError if memory is
-        already mapped at the address, or if the address is not reserved."""
+        """Map memory at a reserved address, and fill the memory with a poison pattern. Raise RuntimeError if the
+        address is not reserved, or if memory is already mapped there."""
 
     def unmap_memory(self, data: int) -> None:
         """Release the memory at an address. Raise RuntimeError if no memory is mapped at this address."""

@@ -13,8 +13,6 @@ from torch import Tensor
 from . import inference
 from .attention import How, attend, check_half
 
-__all__ = ["HOST", "OPERATORS"]
-
 _TEMPLATE = 128
 """The side of the mask that `_npu_flash_attention_qlens` repeats along the diagonal."""
 
@@ -179,22 +177,14 @@ def _npu_paged_attention_mla(
     Raises:
         RuntimeError: shapes or dtypes do not match.
     """
+    given = dict(locals())
+    del given["mla_vheadsize"]
     if not 0 < mla_vheadsize <= key_cache.shape[-1]:
         raise RuntimeError(
             f"_npu_paged_attention_mla: mla_vheadsize={mla_vheadsize} is out of range for keys of the size "
             f"{key_cache.shape[-1]}"
         )
-    _npu_paged_attention(
-        query,
-        key_cache,
-        key_cache[..., :mla_vheadsize],
-        num_kv_heads,
-        num_heads,
-        scale_value,
-        block_table,
-        context_lens,
-        out,
-    )
+    _npu_paged_attention(**given, value_cache=key_cache[..., :mla_vheadsize])
 
 
 def _npu_paged_attention_splitfuse(
@@ -382,8 +372,8 @@ OPERATORS: Mapping[str, Callable[..., object]] = {
             inference.npu_ring_mla,
         )
     },
-    "npu_paged_cache_load.out": inference.npu_paged_cache_load_out,
-    "npu_ring_mla.out": inference.npu_ring_mla_out,
+    "npu_paged_cache_load.out": inference.npu_paged_cache_load,
+    "npu_ring_mla.out": inference.npu_ring_mla,
 }
 """The implemented operators, by their names and overloads."""
 

@@ -23,36 +23,6 @@ from torch.nn import functional
 
 from .fused import Result, flops_of, fused, is_fusible
 
-__all__ = [
-    "TEMPLATE",
-    "UNBOUNDED",
-    "How",
-    "Layout",
-    "Rule",
-    "SparseMode",
-    "attend",
-    "by_head",
-    "cache_lengths",
-    "cached",
-    "check",
-    "check_half",
-    "check_heads",
-    "check_prefix",
-    "dense",
-    "from_head",
-    "joined",
-    "layout_of",
-    "layouts",
-    "npu_fusion_attention",
-    "register",
-    "rule_of",
-    "scaled_dot_product_attention",
-    "sequences",
-    "sequences_of",
-    "through",
-    "wider",
-]
-
 UNBOUNDED = 2147483647
 TEMPLATE = 2048  # the side of the mask of compressed modes
 
@@ -470,8 +440,8 @@ def scaled_dot_product_attention(
     """torch's operator: query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D].
 
     The fused form saves query, key, value, the result, and sixteen float32 numbers for each row. Its results are the
-    same as on the CPU. With other dimensions or dtypes, with a mask that is not bool, or with dropout, the operator is
-    not fused, so the attention scores stay in memory. A real NPU also fuses dropout.
+    same as on the CPU. The operator is not fused with dropout, with a mask that is not bool, or with shapes or dtypes
+    that `_is_fused` does not accept. Then the attention scores stay in memory. A real NPU also fuses dropout.
     """
     if not _is_fused(query, key, value, attn_mask, dropout_p):
         found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(

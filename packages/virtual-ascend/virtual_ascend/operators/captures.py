@@ -17,8 +17,6 @@ import torch
 
 from ..device.extension import extension
 
-__all__ = ["Call", "Follower", "begin", "call", "end", "follow"]
-
 # These operators return a size of memory, and compute nothing.
 _HOST_ONLY = ("_get_workspace", "_get_max_workspace")
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-__all__ = ["check_devices"]
-
 
 def check_devices(operator: str, given: Mapping[str, object]) -> None:
     """Check the tensors among the arguments of an operator.

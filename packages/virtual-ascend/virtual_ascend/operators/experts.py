@@ -15,6 +15,7 @@ torch_npu-npu_grouped_matmul_add_.md.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -126,11 +127,11 @@ def moe_gating_top_k(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """vllm-ascend's own version of `npu_moe_gating_top_k` (csrc/moe/moe_gating_top_k, v0.13.0 to v0.23.0).
 
-    If renorm is 1, the weights of a softmax are also divided by their sum.
+    The weights are divided by their sum with norm_type 1 (sigmoid), and with norm_type 0 (softmax) if renorm is 1.
 
     Returns:
-        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], which are undefined unless out_flag is
-        set).
+        (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E]). The scores are undefined unless
+        out_flag is set.
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
@@ -261,7 +262,8 @@ def npu_moe_init_routing(
     return rows, places, experts
 
 
-def npu_moe_init_routing_v2(
+def _init_routing(
+    name: str,
     x: Tensor,
     expert_idx: Tensor,
     *,
@@ -289,7 +291,7 @@ def npu_moe_init_routing_v2(
         - The copied rows [M,H].
         - row_idx int32 [T*K]. If row_idx_type is 0, the position of each copy, or -1 if the row is not copied. If
           row_idx_type is 1, the order of the copies.
-        - The tokens of each expert, int64: cumulative ends if expert_tokens_num_type is 0, counts if it is 1, and
+        - The token counts of the experts, int64: cumulative if expert_tokens_num_type is 0, separate if it is 1, and
           (expert, count) pairs if it is 2. Empty unless expert_tokens_num_flag is set.
         - The scales of the rows [M]. Empty if `scale` is None.
 
@@ -297,55 +299,6 @@ def npu_moe_init_routing_v2(
         RuntimeError: the shapes do not match, `active_expert_range` is invalid, or the backward pass is run.
         NotImplementedError: quantization or drop_pad_mode 1 is requested.
     """
-    given = dict(locals())
-    return _sorted_by_expert("npu_moe_init_routing_v2", **given)
-
-
-def npu_moe_init_routing_custom(
-    x: Tensor,
-    expert_idx: Tensor,
-    *,
-    scale: Tensor | None = None,
-    offset: Tensor | None = None,
-    active_num: int = -1,
-    expert_capacity: int = -1,
-    expert_num: int = -1,
-    drop_pad_mode: int = 0,
-    expert_tokens_num_type: int = 0,
-    expert_tokens_num_flag: bool = False,
-    quant_mode: int = 0,
-    active_expert_range: Sequence[int] = (),
-    row_idx_type: int = 0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """vllm-ascend's own version of `npu_moe_init_routing_v2` (csrc/moe/moe_init_routing_custom, v0.13.0 to v0.23.0).
-
-    The default arguments request quantization, which is not implemented here. Pass quant_mode=-1.
-
-    Raises:
-        RuntimeError: the shapes do not match, `active_expert_range` is invalid, or the backward pass is run.
-        NotImplementedError: quantization or drop_pad_mode 1 is requested.
-    """
-    given = dict(locals())
-    return _sorted_by_expert("npu_moe_init_routing_custom", **given)
-
-
-def _sorted_by_expert(
-    name: str,
-    x: Tensor,
-    expert_idx: Tensor,
-    *,
-    scale: Tensor | None,
-    offset: Tensor | None,
-    active_num: int,
-    expert_capacity: int,
-    expert_num: int,
-    drop_pad_mode: int,
-    expert_tokens_num_type: int,
-    expert_tokens_num_flag: bool,
-    quant_mode: int,
-    active_expert_range: Sequence[int],
-    row_idx_type: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # Only drop_pad_mode 1 uses expert_capacity.
     if quant_mode != -1 or offset is not None:
         raise _unwritten(name, f"quantization (quant_mode={quant_mode})")
@@ -366,6 +319,13 @@ def _sorted_by_expert(
 
     rows, places, counts, scales_of_rows = without_formula(name, (x,), compute)
     return rows, places, counts, scales_of_rows
+
+
+npu_moe_init_routing_v2 = functools.partial(_init_routing, "npu_moe_init_routing_v2")
+npu_moe_init_routing_custom = functools.partial(_init_routing, "npu_moe_init_routing_custom", quant_mode=0)
+"""vllm-ascend's own version of `npu_moe_init_routing_v2` (csrc/moe/moe_init_routing_custom, v0.13.0 to v0.23.0).
+
+The default arguments request quantization, which is not implemented here. Pass quant_mode=-1."""
 
 
 def _unwritten(name: str, what: str) -> NotImplementedError:
@@ -469,8 +429,8 @@ def npu_moe_finalize_routing(
 
 
 def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
-    """Return the index after the last row of each expert, as int32 [num_expert]. The argument contains the expert of
-    each row, and the rows are sorted by expert.
+    """Return the index after the last row of each expert, as int32 [num_expert]. `sorted_expert_for_source_row`
+    contains the expert of each row, in ascending order.
 
     Raises:
         RuntimeError: the experts are not integers.
@@ -513,7 +473,7 @@ def npu_moe_token_permute(
     kept = order.numel()
     if num_out_tokens is not None and kept + num_out_tokens < 0:
         raise RuntimeError(
-            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than the {kept} existing rows"
+            f"npu_moe_token_permute: num_out_tokens={num_out_tokens} drops more rows than exist ({kept})"
         )
     if num_out_tokens:
         kept = min(num_out_tokens, kept) if num_out_tokens > 0 else kept + num_out_tokens
@@ -574,8 +534,9 @@ def npu_moe_token_permute_with_routing_map(
     `num_out_tokens / E` rows: first its own tokens, and then other tokens as padding.
 
     Returns:
-        (permuted [M,H]; the probs of the permuted rows [M] or None; sorted_indices int32 [M]: the indices of the
-        permuted rows, sorted by token, or, with drop_and_pad, the token of each permuted row).
+        (permuted [M,H]; the probs of the permuted rows [M] or None; sorted_indices int32 [M]). Without drop_and_pad,
+        sorted_indices contains the indices of the permuted rows, sorted by token. With drop_and_pad, it contains the
+        token of each permuted row.
 
     Raises:
         RuntimeError: the shapes or dtypes are invalid, or num_out_tokens is invalid with drop_and_pad.
@@ -798,11 +759,16 @@ def npu_grouped_matmul(
 ) -> list[Tensor]:
     """Grouped matrix products. Has no backward pass (callers wrap it in an autograd.Function).
 
-    group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: the rows of x [M,K] are E groups, weight [E,K,N] -> [M,N].
-    2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` contains the
-    cumulative ends (group_list_type 0) or the counts (group_list_type 1) of the groups. split_item 0 and 1 return one
-    tensor for each group, and split_item 2 and 3 return a single tensor. If a `group_list` tensor ends before the last
-    row of x, the remaining rows of the single result are zeros here, whereas an NPU does not write them.
+    The products depend on group_type:
+
+    - -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i].
+    - 0: each of E groups of rows of x [M,K] @ the group's own weight in [E,K,N] -> [M,N].
+    - 2: each of E groups of columns of x [M,K] @ the same group of rows of weight [K,N] -> [E,M,N].
+
+    `group_list` contains the end of each group (group_list_type 0) or the size of each group (group_list_type 1).
+    split_item 0 and 1 return one tensor for each group, and split_item 2 and 3 return a single tensor. If a
+    `group_list` tensor ends before the last row of x, the remaining rows of the single result are zeros here, whereas
+    an NPU does not write them.
 
     Raises:
         RuntimeError: the groups do not cover x (except in the case above), a type is unknown, or the backward pass is

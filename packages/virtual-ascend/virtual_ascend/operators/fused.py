@@ -17,8 +17,6 @@ from torch import Tensor
 from ..device import extension
 from . import captures
 
-__all__ = ["Result", "computed", "flops_of", "fused", "is_fusible"]
-
 _OPTIONS = 4  # the number of _Fused's arguments before the tensors
 _ALL = slice(None)
 _BACKWARD = 2.5

@@ -7,8 +7,6 @@ from typing import NoReturn, Protocol
 
 import torch
 
-__all__ = ["without_formula"]
-
 
 class _Context(Protocol):
     """The state that torch.autograd.Function keeps from forward to backward."""

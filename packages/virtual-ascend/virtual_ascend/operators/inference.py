@@ -13,9 +13,8 @@ torch_npu-npu_attention_update.md.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,26 +34,7 @@ from .attention import (
     wider,
 )
 from .gradient import without_formula
-
-__all__ = [
-    "_npu_fused_infer_attention_score_get_max_workspace",
-    "_npu_fused_infer_attention_score_v2_get_max_workspace",
-    "_npu_reshape_and_cache",
-    "_npu_reshape_and_cache_siso",
-    "npu_attention_update",
-    "npu_fused_infer_attention_score",
-    "npu_fused_infer_attention_score_out",
-    "npu_fused_infer_attention_score_v2",
-    "npu_fused_infer_attention_score_v2_out",
-    "npu_interleave_rope",
-    "npu_kv_rmsnorm_rope_cache",
-    "npu_paged_cache_load",
-    "npu_paged_cache_load_out",
-    "npu_ring_mla",
-    "npu_ring_mla_out",
-    "npu_scatter_pa_kv_cache",
-    "workspace_of",
-]
+from .schemas import renamed, with_signature_of
 
 
 def _npu_reshape_and_cache(
@@ -237,37 +217,11 @@ def npu_ring_mla(
     mask_type: str | None = None,
     input_layout: str | None = None,
     calc_type: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Allocate output tensors, let `npu_ring_mla_out` fill them, and return them."""
-    given = dict(locals())
-    output = q_nope.new_zeros(q_nope.shape[0], head_num, value.shape[-1])
-    lse = q_nope.new_full((head_num, q_nope.shape[0]), float("-inf"), dtype=torch.float32)
-    return npu_ring_mla_out(**given, output=output, softmax_lse=lse)
-
-
-def npu_ring_mla_out(
-    q_nope: Tensor,
-    q_rope: Tensor,
-    k_nope: Tensor,
-    k_rope: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    seqlen: Tensor,
-    head_num: int,
-    kv_head_num: int,
-    *,
-    pre_out: Tensor | None = None,
-    prev_lse: Tensor | None = None,
-    qk_scale: float = 1,
-    kernel_type: str | None = None,
-    mask_type: str | None = None,
-    input_layout: str | None = None,
-    calc_type: str | None = None,
-    output: Tensor,
-    softmax_lse: Tensor,
+    output: Tensor | None = None,
+    softmax_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute the attention of packed sequences, and merge it with the previous attention `pre_out` unless this is the
-    first step of the ring.
+    first step of the ring. `output` and `softmax_lse` are new tensors unless they are passed.
 
     Shapes: q_nope [T,N,128], q_rope [T,N,64], k_nope [L,Nkv,128], k_rope [L,Nkv,64], value [L,Nkv,Dv], seqlen int32
     [B] or [2,B] (the lengths of queries and keys) on the host, pre_out and output [T,N,Dv], prev_lse and softmax_lse
@@ -293,6 +247,9 @@ def npu_ring_mla_out(
         raise RuntimeError(
             f"{name}: calc_type_default requires pre_out and prev_lse, because the result is merged with them"
         )
+    if output is None or softmax_lse is None:
+        output = q_nope.new_zeros(q_nope.shape[0], head_num, value.shape[-1])
+        softmax_lse = q_nope.new_full((head_num, q_nope.shape[0]), float("-inf"), dtype=torch.float32)
     asked, had = seqlen.tolist() if seqlen.dim() == 2 else (seqlen.tolist(), seqlen.tolist())
     query, key = torch.cat([q_nope, q_rope], -1), torch.cat([k_nope, k_rope], -1)
     at, of = 0, 0
@@ -375,26 +332,11 @@ def npu_paged_cache_load(
     *,
     seq_starts: Tensor | None = None,
     cumsum: bool = False,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Call `npu_paged_cache_load_out` with new tensors, and return them."""
-    given = dict(locals())
-    total = int(context_lens[-1] if cumsum else context_lens.sum())
-    key, value = (cache.new_empty(total, *cache.shape[2:]) for cache in (key_cache, value_cache))
-    return npu_paged_cache_load_out(**given, key=key, value=value)
-
-
-def npu_paged_cache_load_out(
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    *,
-    seq_starts: Tensor | None = None,
-    cumsum: bool = False,
-    key: Tensor,
-    value: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Pack the keys and values of sequences from two paged caches, starting at `seq_starts`.
+    """Pack the keys and values of sequences from two paged caches, starting at `seq_starts`, into `key` and `value`,
+    or into new tensors if these are not passed.
 
     Shapes: caches [blocks,block size,N,D], block_table int32 [B, maximum number of blocks], context_lens and
     seq_starts int32 [B], key and value [T,N,D]. If `cumsum` is set, context_lens contains cumulative lengths [B+1].
@@ -405,6 +347,8 @@ def npu_paged_cache_load_out(
     name = "npu_paged_cache_load"
     lengths = context_lens.diff().tolist() if cumsum else context_lens.tolist()
     starts = [0] * len(lengths) if seq_starts is None else seq_starts.tolist()
+    if key is None or value is None:
+        key, value = (cache.new_empty(sum(lengths), *cache.shape[2:]) for cache in (key_cache, value_cache))
     if sum(lengths) > key.shape[0] or key.shape[0] != value.shape[0]:
         raise RuntimeError(
             f"{name}: the sequences have {sum(lengths)} tokens, but key has room for {key.shape[0]} "
@@ -465,8 +409,8 @@ def npu_fused_infer_attention_score(
     `num_heads`. `query_rope` and `key_rope` are additional columns of query and key.
 
     Returns:
-        (attention; log-sum-exp of the scores float32 [B,N,S,1], or [T,N,1] in TND, which is empty unless
-        softmax_lse_flag is set).
+        (attention; log-sum-exp of the scores, float32 [B,N,S,1], or [T,N,1] in TND). The log-sum-exp is empty unless
+        softmax_lse_flag is set.
 
     Raises:
         RuntimeError: an argument is out of range, or the backward pass is run.
@@ -512,130 +456,61 @@ def npu_fused_infer_attention_score(
     return attention, lse
 
 
-def npu_fused_infer_attention_score_v2(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    query_rope: Tensor | None = None,
-    key_rope: Tensor | None = None,
-    atten_mask: Tensor | None = None,
-    actual_seq_qlen: Sequence[int] | None = None,
-    actual_seq_kvlen: Sequence[int] | None = None,
-    block_table: Tensor | None = None,
-    num_query_heads: int = 1,
-    num_key_value_heads: int = 0,
-    softmax_scale: float = 1.0,
-    pre_tokens: int = UNBOUNDED,
-    next_tokens: int = UNBOUNDED,
-    input_layout: str = "BSH",
-    sparse_mode: int = 0,
-    block_size: int = 0,
-    inner_precise: int = 0,
-    return_softmax_lse: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """`npu_fused_infer_attention_score` with other argument names.
-
-    Raises:
-        RuntimeError: an argument is out of range, or the backward pass is run.
-        NotImplementedError: the sparse mode is greater than 4.
-    """
-    return npu_fused_infer_attention_score(
-        query,
-        key,
-        value,
-        atten_mask=atten_mask,
-        query_rope=query_rope,
-        key_rope=key_rope,
-        actual_seq_lengths=actual_seq_qlen,
-        actual_seq_lengths_kv=actual_seq_kvlen,
-        block_table=block_table,
-        num_heads=num_query_heads,
-        num_key_value_heads=num_key_value_heads,
-        scale=softmax_scale,
-        pre_tokens=pre_tokens,
-        next_tokens=next_tokens,
-        input_layout=input_layout,
-        sparse_mode=sparse_mode,
-        block_size=block_size,
-        inner_precise=inner_precise,
-        softmax_lse_flag=return_softmax_lse,
-    )
+npu_fused_infer_attention_score_v2 = renamed(
+    npu_fused_infer_attention_score,
+    {
+        "actual_seq_lengths": "actual_seq_qlen",
+        "actual_seq_lengths_kv": "actual_seq_kvlen",
+        "num_heads": "num_query_heads",
+        "scale": "softmax_scale",
+        "softmax_lse_flag": "return_softmax_lse",
+    },
+)
 
 
-Function = TypeVar("Function", bound=Callable[..., object])
+def _into_tensors_of_caller(name: str, operator: Callable[..., Any]) -> Callable[..., object]:
+    """Return the overload of an operator that writes the results into the caller's tensors. Graph updates require this
+    overload. It raises RuntimeError if `out` does not consist of two tensors, or if the first tensor does not have the
+    size of the result."""
+
+    def call(*, workspace: Tensor | None = None, out: list[Tensor], **given: Any) -> tuple[Tensor, Tensor]:
+        results = operator(**given)
+        if len(out) != 2:
+            raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but has {len(out)}")
+        for place, result in zip(out, results, strict=True):
+            # If the log-sum-exp was not requested, it is empty, and nothing is written to it.
+            if result.numel() == 0:
+                continue
+            if place.numel() != result.numel() or place.dtype != result.dtype:
+                raise RuntimeError(
+                    f"{name}.out: expected a tensor with dtype {result.dtype} and shape {tuple(result.shape)}, but "
+                    f"got dtype {place.dtype} and shape {tuple(place.shape)}"
+                )
+            # The kernel also writes its own layout into that memory.
+            place.view(-1).copy_(result.reshape(-1))
+        return out[0], out[1]
+
+    return with_signature_of(operator, call, "workspace", "out")
 
 
-def _with_signature_of(operator: Callable[..., object], *more: str) -> Callable[[Function], Function]:
-    """Return a decorator for functions that pass on their arguments. It gives them the signature of `operator`, with
-    the parameters `more` added."""
-
-    def signed(function: Function) -> Function:
-        signature = inspect.signature(operator)
-        added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in more]
-        vars(function)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *added])
-        return function
-
-    return signed
+npu_fused_infer_attention_score_out = _into_tensors_of_caller(
+    "npu_fused_infer_attention_score", npu_fused_infer_attention_score
+)
+npu_fused_infer_attention_score_v2_out = _into_tensors_of_caller(
+    "npu_fused_infer_attention_score_v2", npu_fused_infer_attention_score_v2
+)
 
 
-@_with_signature_of(npu_fused_infer_attention_score, "workspace", "out")
-def npu_fused_infer_attention_score_out(
-    *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
-) -> tuple[Tensor, Tensor]:
-    """Run `npu_fused_infer_attention_score`, and write the results into the caller's tensors. Graph updates require
-    this overload.
-
-    Raises:
-        RuntimeError: `out` does not consist of two tensors, or the first tensor does not have the size of the result.
-    """
-    return _written_into("npu_fused_infer_attention_score", out, npu_fused_infer_attention_score(**given))
-
-
-@_with_signature_of(npu_fused_infer_attention_score_v2, "workspace", "out")
-def npu_fused_infer_attention_score_v2_out(
-    *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
-) -> tuple[Tensor, Tensor]:
-    """Run `npu_fused_infer_attention_score_v2`, and write the results into the caller's tensors.
-
-    Raises:
-        RuntimeError: under the same conditions as `npu_fused_infer_attention_score_v2` and
-            `npu_fused_infer_attention_score_out`.
-    """
-    return _written_into("npu_fused_infer_attention_score_v2", out, npu_fused_infer_attention_score_v2(**given))
-
-
-def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    if len(out) != 2:
-        raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but has {len(out)}")
-    for given, result in zip(out, results, strict=True):
-        # If the log-sum-exp was not requested, it is empty, and nothing is written to it.
-        if result.numel() == 0:
-            continue
-        if given.numel() != result.numel() or given.dtype != result.dtype:
-            raise RuntimeError(
-                f"{name}.out: expected a tensor with dtype {result.dtype} and shape {tuple(result.shape)}, but got "
-                f"dtype {given.dtype} and shape {tuple(given.shape)}"
-            )
-        # The kernel also writes its own layout into that memory.
-        given.view(-1).copy_(result.reshape(-1))
-    return out[0], out[1]
-
-
-def workspace_of(query: Tensor) -> Tensor:
+def workspace_of(query: Tensor, **_given: object) -> Tensor:
     """Return a workspace tensor for the intermediate results of a call. A virtual NPU has no intermediate results, so
     the size of the workspace is arbitrary."""
     return query.new_empty(512, dtype=torch.uint8)
 
 
-@_with_signature_of(npu_fused_infer_attention_score)
-def _npu_fused_infer_attention_score_get_max_workspace(query: Tensor, **_given: object) -> Tensor:
-    return workspace_of(query)
-
-
-@_with_signature_of(npu_fused_infer_attention_score_v2)
-def _npu_fused_infer_attention_score_v2_get_max_workspace(query: Tensor, **_given: object) -> Tensor:
-    return workspace_of(query)
+_npu_fused_infer_attention_score_get_max_workspace = with_signature_of(npu_fused_infer_attention_score, workspace_of)
+_npu_fused_infer_attention_score_v2_get_max_workspace = with_signature_of(
+    npu_fused_infer_attention_score_v2, workspace_of
+)
 
 
 def _check(mode: int, heads: int, key_heads: int) -> None:

@@ -14,10 +14,9 @@ from ..device.extension import extension
 from . import schemas
 from .experts import moe_gating_top_k, npu_moe_init_routing_custom
 
-__all__ = ["OPERATORS", "SCHEMAS", "SINCE", "register"]
-
 OPERATORS: Mapping[str, Callable[..., object]] = {
-    function.__name__: function for function in (moe_gating_top_k, npu_moe_init_routing_custom)
+    "moe_gating_top_k": moe_gating_top_k,
+    "npu_moe_init_routing_custom": npu_moe_init_routing_custom,
 }
 SCHEMAS = (
     "moe_gating_top_k(Tensor x, int k, int k_group, int group_count, int group_select_mode, int renorm, "

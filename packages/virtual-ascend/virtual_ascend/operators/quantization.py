@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .gradient import without_formula
 
-__all__ = ["npu_dynamic_quant", "npu_quantize"]
-
 _INT8 = (None, torch.int8, 1)
 """torch's dtype, and its number in c10/core/ScalarType.h. The schema determines which of them is passed."""
 _QINT8 = (torch.qint8, torch.int8, 12, 1)

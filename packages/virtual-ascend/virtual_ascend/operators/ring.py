@@ -29,8 +29,6 @@ from .attention import (
 )
 from .gradient import without_formula
 
-__all__ = ["npu_fusion_attention_grad", "npu_ring_attention_update"]
-
 
 def npu_fusion_attention_grad(
     query: Tensor,

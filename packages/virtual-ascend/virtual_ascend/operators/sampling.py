@@ -7,8 +7,6 @@ from torch import Tensor
 
 from .gradient import without_formula
 
-__all__ = ["npu_top_k_top_p"]
-
 
 def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = None) -> Tensor:
     """Keep the `k` largest logits and, of these, the smallest set of most likely tokens whose probabilities add up to

@@ -23,21 +23,6 @@ from .devices import check_devices
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "RECORDED",
-    "RESTRICTIONS",
-    "Restriction",
-    "atb_of_version",
-    "by_name",
-    "of_operator",
-    "of_version",
-    "register",
-    "register_atb",
-    "register_own",
-    "register_plain",
-    "versions",
-]
-
 Given = Mapping[str, object]
 TRACED = "npu_traced"
 """The namespace of the operators in an FX graph. FX would decompose operators of the namespace `npu`."""
@@ -305,6 +290,33 @@ def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
         # Later versions append more results.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results
 
+    return call
+
+
+def renamed(function: Operator, names: Mapping[str, str]) -> Operator:
+    """Return a function that takes some arguments of `function` under other names. `names` maps each name in the
+    signature of `function` to the new name."""
+    old = {new: name for name, new in names.items()}
+
+    def call(*arguments: object, **options: object) -> object:
+        return function(*arguments, **{old.get(name, name): value for name, value in options.items()})
+
+    signature = inspect.signature(function)
+    parameters = [each.replace(name=names.get(each.name, each.name)) for each in signature.parameters.values()]
+    vars(call)["__signature__"] = signature.replace(parameters=parameters)
+    return call
+
+
+def with_signature_of(operator: Operator, function: Operator, *more: str) -> Operator:
+    """Return a function that passes on its arguments to `function`, and that has the signature of `operator`, with the
+    parameters `more` added."""
+
+    def call(*arguments: object, **options: object) -> object:
+        return function(*arguments, **options)
+
+    signature = inspect.signature(operator)
+    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in more]
+    vars(call)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *added])
     return call
 
 

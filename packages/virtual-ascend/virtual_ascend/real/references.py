@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 
 from .. import operators
-from ..operators.schemas import by_name
+from ..operators.schemas import by_name, renamed
 
 if TYPE_CHECKING:
     from ..operators.schemas import Operator
@@ -259,17 +259,9 @@ def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Oper
 
 def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:
     """Adapt a function with an argument `input` to a version of the operator that calls this argument `self`."""
-    names = {argument.name for argument in schema.arguments}
-    signature = inspect.signature(function)
-    if "input" in names or "input" not in signature.parameters:
-        return function
-    renamed = [p.replace(name="self") if p.name == "input" else p for p in signature.parameters.values()]
-
-    def call(**arguments: object) -> object:
-        return function(**{"input" if name == "self" else name: value for name, value in arguments.items()})
-
-    vars(call)["__signature__"] = signature.replace(parameters=renamed)
-    return call
+    is_input = any(argument.name == "input" for argument in schema.arguments)
+    has_input = "input" in inspect.signature(function).parameters
+    return renamed(function, {"input": "self"}) if has_input and not is_input else function
 
 
 def _writes(schema: torch.FunctionSchema) -> bool:

@@ -29,8 +29,8 @@ class Needs:
 
 
 def read_needs(package: Path, torch_libraries: Path) -> Needs:
-    """Read what the torch_npu in `package` needs from CANN. The libraries in `torch_libraries` provide the names that
-    torch_npu needs from torch.
+    """Read which libraries, symbols, and operators the torch_npu in `package` needs from CANN. The result omits what
+    torch's own libraries in `torch_libraries` provide.
 
     Raises:
         BuildError: binutils (`nm` and `readelf`), which are installed with a compiler, are missing.

@@ -20,20 +20,6 @@ from typing import Any
 
 from ..variables import NPUS, VISIBLE_DEVICES
 
-__all__ = [
-    "NPUS_OF_A_TEST",
-    "NoWheelError",
-    "RankFailedError",
-    "end_with_parent",
-    "environment",
-    "free_port",
-    "install_torch_npu",
-    "pythonpath_and",
-    "results",
-    "run",
-    "start_ranks",
-]
-
 NPUS_OF_A_TEST = 2
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1

@@ -15,8 +15,6 @@ from .. import load
 from ..variables import NPUS, VISIBLE_DEVICES
 from . import NPUS_OF_A_TEST, NoWheelError, install_torch_npu, run
 
-__all__ = ["Run", "npu", "python", "torch_npu"]
-
 Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
 
 
@@ -45,7 +43,7 @@ def python() -> Run:
 
 @pytest.fixture(scope="session")
 def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the real torch_npu for the installed torch version (up to 44 MB). Skip the test if there is
+    """Return a folder with the real torch_npu (up to 44 MB) for the installed torch version. Skip the test if there is
     no such torch_npu."""
     folder = tmp_path_factory.mktemp("torch_npu")
     try:

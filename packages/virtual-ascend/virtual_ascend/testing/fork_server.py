@@ -10,6 +10,8 @@ import array
 import ast
 import atexit
 import contextlib
+import gc
+import importlib
 import json
 import os
 import select
@@ -20,64 +22,64 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import STARTERS, end_with_parent
-
-__all__ = ["install"]
+from . import STARTERS, end_with_parent, environment
 
 _EARLY = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "MALLOC_", "ATEN_")
 """Prefixes of variables that are read as Python starts or as torch is imported: too early for a forked program."""
 _LATE = ("PYTHONPATH", "TORCHINDUCTOR_")
 """Prefixes of variables that a forked program can change nevertheless. torch sets TORCHINDUCTOR_CACHE_DIR in a process
 that compiles."""
-_SERVE = "exec(__import__('virtual_ascend.testing.fork_server', fromlist=['serve']).serve({descriptor}))"
+_SERVE = "exec(__import__('virtual_ascend.testing.fork_server', fromlist=['serve']).serve({descriptor}, {modules!r}))"
 _HEADER = 8
 """Bytes of the length that precedes a request."""
 
 
-class _ForkServer:
-    """The process that has imported torch, and the connection to it."""
+class ForkServer:
+    """A process that has imported torch and some modules, and forks programs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str, python: str = sys.executable, **changes: str | None) -> None:
         self.starter = os.getpid()
-        # A program loads its device itself, because the device depends on the program's variables.
-        changes = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        self.early = {**_early(env), "OMP_NUM_THREADS": "1"}
-        self.connection, theirs = socket.socketpair()
+        self.early = _early(environment())
+        self.environment = environment(**changes)
+        self._connection, theirs = socket.socketpair()
         with theirs:
             # It exits when the connection is closed. The system's signal at a parent's death would come when the
             # thread ends that started it.
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _SERVE.format(descriptor=theirs.fileno())],
-                env={**env, **changes},
+                [python, "-c", _SERVE.format(descriptor=theirs.fileno(), modules=modules)],
+                env=self.environment,
                 pass_fds=[theirs.fileno()],
             )
-        atexit.register(self.end)
+        atexit.register(self.close)
 
-    def end(self) -> None:
+    def start(self, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
+        """Fork a program, with its output in pipes."""
+        return _Program(self._connection, code, arguments, env)
+
+    def close(self) -> None:
         """End the fork server if this process started it. In a fork of this process, do nothing."""
         if os.getpid() == self.starter:
             # A process that was forked off this one may hold the connection, too.
             with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
-            self.connection.close()
+                self._connection.shutdown(socket.SHUT_RDWR)
+            self._connection.close()
             self.process.wait()
 
 
-_current: list[_ForkServer] = []
+_current: list[ForkServer] = []
 
 
 def install() -> None:
-    """From now on, fork the programs that `run` and `start_ranks` start, except programs that need a new process."""
+    """From now on, fork the programs that `run` and `start_ranks` start, unless a program needs a new interpreter."""
     STARTERS.append(start)
 
 
 def start(code: str, arguments: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str] | None:
-    """Fork a program, with its output in pipes. Return None if the program needs its own process, because it does
+    """Fork a program, with its output in pipes. Return None if the program needs a new interpreter, because it does
     something before it imports torch, or changes variables that are read when Python starts or torch is imported."""
     if not _imports_torch_first(code) or _early(env) != _fork_server().early:
         return None
-    return _Program(code, arguments, env)
+    return _fork_server().start(code, arguments, env)
 
 
 def _imports_torch_first(code: str) -> bool:
@@ -96,9 +98,10 @@ def _imports_torch_first(code: str) -> bool:
 
 
 class _Program(subprocess.Popen[str]):
-    """A forked program. Its parent, which was forked off the fork server, reports the program's id and exit status."""
+    """A forked program. The fork server reports the program's id and exit status."""
 
-    def __init__(self, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, server: socket.socket, code: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+        self._server = server
         self._code = code
         super().__init__(
             ["-c", *arguments],
@@ -115,7 +118,7 @@ class _Program(subprocess.Popen[str]):
         env, stdin, stdout, stderr = rest[4], rest[8], rest[11], rest[13]
         self._status, theirs = socket.socketpair()
         descriptors = array.array("i", [theirs.fileno(), stdin, stdout, stderr])
-        _fork_server().connection.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        self._server.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         for descriptor in (theirs.detach(), stdin, stdout, stderr):
             os.close(descriptor)
         request = json.dumps([args, self._code, dict(env), os.getcwd()]).encode()
@@ -124,7 +127,7 @@ class _Program(subprocess.Popen[str]):
         self.pid = int(self._line())
 
     def _line(self) -> bytes:
-        """Return the next line from the program's parent, or an empty line if the parent was killed."""
+        """Return the next line from the fork server, or an empty line if the fork server was killed."""
         line = b""
         while not line.endswith(b"\n") and (byte := self._status.recv(1)):
             line += byte
@@ -145,10 +148,11 @@ class _Program(subprocess.Popen[str]):
         return self.returncode
 
 
-def _fork_server() -> _ForkServer:
+def _fork_server() -> ForkServer:
     """Return this process's fork server. It is started at the first call, and again if it died."""
     if not _current or _current[0].starter != os.getpid() or _current[0].process.poll() is not None:
-        _current[:] = [_ForkServer()]
+        # A program loads its device itself, because the device depends on the program's variables.
+        _current[:] = [ForkServer(PYTHONPATH=None, VIRTUAL_ASCEND=None, TORCH_DEVICE_BACKEND_AUTOLOAD="0")]
     return _current[0]
 
 
@@ -157,41 +161,56 @@ def _early(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_EARLY) and not name.startswith(_LATE)}
 
 
-def serve(descriptor: int) -> str:
-    """Import torch, and fork a process for each request. Return only in the forks, with the source code to run."""
+def serve(descriptor: int, modules: Sequence[str]) -> str:
+    """Import torch and some modules, and fork a process for each request. Return only in the forks, with the source
+    code to run."""
     import torch
 
+    for module in modules:
+        importlib.import_module(module)
+    loaded = torch._is_device_backend_autoload_enabled()
+    gc.freeze()  # else a program that ends copies all of this process's memory
     requests = socket.socket(fileno=descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the parents of programs
+    ended, wakeup = socket.socketpair()
+    wakeup.setblocking(False)
+    signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    clients: dict[int, socket.socket] = {}
     while True:
+        ready, _, _ = select.select([requests, ended], [], [])
+        if ended in ready:
+            ended.recv(4096)
+            while clients and (child := os.waitpid(-1, os.WNOHANG))[0]:
+                with clients.pop(child[0]) as client, contextlib.suppress(OSError):  # nobody may wait for it any more
+                    client.sendall(b"%d\n" % child[1])
+        if requests not in ready:
+            continue
         received, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(4 * array.array("i").itemsize))
         if not received:
             os._exit(0)
-        descriptors = array.array("i", ancillary[0][2])
-        if os.fork() == 0:
-            requests.close()
-            end_with_parent()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            code = _fork(*descriptors)
-            if torch._is_device_backend_autoload_enabled():
-                torch._import_device_backends()
-            return code
-        for each in descriptors:
-            os.close(each)
-
-
-def _fork(connection: int, *pipes: int) -> str:
-    """Fork a program, report its id and its exit status, and exit. In the program's process, set up what a new process
-    of Python would have, and return the program's code."""
-    with socket.socket(fileno=connection) as client:
+        connection, *pipes = array.array("i", ancillary[0][2])
+        client = socket.socket(fileno=connection)
         size = int.from_bytes(client.recv(_HEADER, socket.MSG_WAITALL), "big")
-        argv, code, env, folder = json.loads(client.recv(size, socket.MSG_WAITALL))
-        if child := os.fork():
-            client.sendall(b"%d\n" % child)
+        request = json.loads(client.recv(size, socket.MSG_WAITALL))
+        if child_id := os.fork():
+            clients[child_id] = client
+            client.sendall(b"%d\n" % child_id)
             for pipe in pipes:
                 os.close(pipe)
-            client.sendall(b"%d\n" % os.waitpid(child, 0)[1])
-            os._exit(0)
+            continue
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (requests, ended, wakeup, client, *clients.values()):
+            each.close()
+        code = _become(request, pipes)
+        if not loaded:
+            _load_devices()
+        return code
+
+
+def _become(request: Sequence[Any], pipes: Sequence[int]) -> str:
+    """Set up what a new process of Python would have, and return the program's code."""
+    argv, code, env, folder = request
     end_with_parent()
     for number, pipe in enumerate(pipes):
         os.dup2(pipe, number)
@@ -201,10 +220,16 @@ def _fork(connection: int, *pipes: int) -> str:
     os.environ.update(env)
     sys.argv = argv
     sys.path[1:1] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "virtual_ascend"]:
-        del sys.modules[name]
-    # As virtual_ascend.pth does when Python starts.
+    return str(code)
+
+
+def _load_devices() -> None:
+    """Load the devices that the variables name, as virtual_ascend.pth does when Python starts, and then torch."""
+    import torch
     from virtual_ascend_entry import start as load
 
+    for name in [name for name in sys.modules if name.partition(".")[0] == "virtual_ascend"]:
+        del sys.modules[name]
     load()
-    return str(code)
+    if torch._is_device_backend_autoload_enabled():
+        torch._import_device_backends()

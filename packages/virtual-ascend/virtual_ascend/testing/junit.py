@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-__all__ = ["cases"]
-
 
 def cases(report: Path) -> Iterator[tuple[str, str, ElementTree.Element | None]]:
     """Yield the name and the outcome (passed, failure, error, skipped) of each test, and the test's XML element if the

@@ -11,8 +11,6 @@ import subprocess
 
 import pytest
 
-__all__ = ["pytest_addoption", "pytest_configure", "pytest_runtest_setup"]
-
 _CHANGED = pytest.StashKey["tuple[str, ...]"]()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from testing.ranks import Ended, ForkServer, Run
+from testing.ranks import Ended, Ranks, Run
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -91,17 +91,17 @@ def pin(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def engines(pin: str, source: Callable[[str, str], Path], importable: Callable[[str], Path]) -> Iterator[ForkServer]:
+def engines(pin: str, source: Callable[[str, str], Path], importable: Callable[[str], Path]) -> Iterator[Ranks]:
     pytest.importorskip("vllm", reason="PyHccl needs vLLM: run this test in the environment of the pin ccd7d934")
     paths = [str(importable(pin)), str(source("vllm-ascend", "v0.11.0")), os.environ.get("PYTHONPATH", "")]
     # Copies that nobody waits for come late: data that is read or used again too early is then wrong.
-    made = ForkServer(ENGINE, PYTHONPATH=os.pathsep.join(filter(None, paths)), VIRTUAL_ASCEND_COPIES="delayed")
+    made = Ranks(ENGINE, PYTHONPATH=os.pathsep.join(filter(None, paths)), VIRTUAL_ASCEND_COPIES="delayed")
     yield made
     made.close()
 
 
 @pytest.fixture
-def run(engines: ForkServer, tmp_path: Path) -> Run:
+def run(engines: Ranks, tmp_path: Path) -> Run:
     def run(program: str, size: int = 4, timeout: float = 150, **changes: str) -> list[Ended]:
         return engines.run(START + program, tmp_path, size, timeout, **changes)
 

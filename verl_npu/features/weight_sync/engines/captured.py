@@ -17,8 +17,6 @@ from .layout import Layout, layouts_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Reader", "moved", "readers", "remember", "remembered"]
-
 Operand: TypeAlias = "tuple[str, int, list[int], list[int], str]"
 """An input tensor of a task in a graph: its name in the task, its address, shape, strides, and dtype."""
 Task: TypeAlias = "tuple[str, list[Operand]]"
@@ -35,12 +33,12 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A task of a graph that reads a weight from the weight's old address."""
+    """A graph's task that reads a weight from the weight's old address."""
 
     operator: str
     operand: str
     tasks: int
-    """The number of tasks in all graphs that read the weight. This object describes the first of these tasks."""
+    """How many tasks of all graphs read the weight. This object describes the first of these tasks."""
 
 
 Places = Mapping[str, _Place]

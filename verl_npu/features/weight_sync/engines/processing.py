@@ -116,7 +116,7 @@ def refresh_copies_on_load(model: Any) -> None:
     """Make `model.load_weights` refresh the copies of kv_b_proj that MLA keeps. The copies are refreshed in place,
     because captured graphs read from their addresses.
 
-    The copies also stay in place when the weights are processed later, which verl v0.7.1 and later do after each sync.
+    The copies also stay in place when verl v0.7.1 or later processes the weights after each sync.
     Without this function, vllm-ascend 0.13.0 and earlier would create new copies each time (vllm-ascend#7473). The V0
     engine is an exception: this function creates new copies, because the V0 engine does not capture MLA in graphs.
     """

@@ -22,8 +22,6 @@ from ....reporting import report, warn
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FAR", "NEAR", "Runner", "Substitute", "compare_next_replay", "difference", "in_place_of", "restore"]
-
 # vLLM's objects, which have no types.
 Runner: TypeAlias = Any
 """The model runner in a vLLM worker."""

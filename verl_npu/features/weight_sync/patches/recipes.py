@@ -121,7 +121,7 @@ Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def _sync(
-    target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, *, uses: Sequence[str]
+    target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, *, uses: Sequence[str], name: str
 ) -> Callable[[Method], Method]:
     """Return a decorator that replaces `target`, a method that broadcasts the weights over Ray's collectives.
 
@@ -138,6 +138,7 @@ def _sync(
         link=link,
         retired_by=retired_by,
         requires=requires,
+        name=name,
     )
 
 
@@ -156,27 +157,7 @@ def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
     return over_hccl
 
 
-@_sync(
-    f"{_ASYNC_FSDP}.sync_rollout_weights",
-    _ASYNC_LINK,
-    uses=_fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")),
-)
-def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one FSDP worker over HCCL."""
-    sync_fsdp(worker, sync_group_name)
-
-
-@_sync(
-    f"{_ASYNC_MEGATRON}.sync_rollout_weights",
-    _ASYNC_LINK,
-    uses=_megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")),
-)
-def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one Megatron worker over HCCL."""
-    sync_megatron(worker, sync_group_name)
-
-
-def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
+def _bypass(worker: str, uses: Sequence[str], name: str) -> Callable[[Method], Method]:
     """Return a decorator that replaces the worker's method that syncs through the recipe's own checkpoint engine."""
     target = f"{worker}.sync_rollout_weights_by_checkpoint"
     return recipes.replace(
@@ -188,10 +169,11 @@ def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
         link=_ASYNC_LINK,
         retired_by=Calls(target, _BROADCAST),
         requires=Defines(target),
+        name=name,
     )
 
 
-def _skip_setup(worker: str) -> Callable[[Method], Method]:
+def _skip_setup(worker: str, name: str) -> Callable[[Method], Method]:
     """Return a decorator that wraps the worker's method that creates the recipe's own checkpoint engine."""
     return recipes.wrap(
         f"{worker}.init_checkpoint_engine",
@@ -201,33 +183,48 @@ def _skip_setup(worker: str) -> Callable[[Method], Method]:
         retired_by=Calls(f"{worker}.sync_rollout_weights_by_checkpoint", _BROADCAST),
         requires=Defines(f"{worker}.init_checkpoint_engine"),
         may_skip=True,
+        name=name,
     )
 
 
-@_bypass(_ASYNC_FSDP, _fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")))
-def bypass_fully_async_fsdp_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one FSDP worker without the recipe's checkpoint engine."""
+@_sync(
+    f"{_ASYNC_FSDP}.sync_rollout_weights",
+    _ASYNC_LINK,
+    uses=_fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")),
+    name="sync_fully_async_fsdp_weights_over_hccl",
+)
+@_bypass(
+    _ASYNC_FSDP,
+    _fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")),
+    name="bypass_fully_async_fsdp_checkpoint_engine",
+)
+def sync_group_of_fsdp_workers(worker: Worker, sync_group_name: str = GROUP) -> None:
+    """Sync the weights of one FSDP worker over HCCL."""
     sync_fsdp(worker, sync_group_name)
 
 
-@_bypass(_ASYNC_MEGATRON, _megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")))
-def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one Megatron worker without the recipe's checkpoint engine."""
+@_sync(
+    f"{_ASYNC_MEGATRON}.sync_rollout_weights",
+    _ASYNC_LINK,
+    uses=_megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")),
+    name="sync_fully_async_megatron_weights_over_hccl",
+)
+@_bypass(
+    _ASYNC_MEGATRON,
+    _megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")),
+    name="bypass_fully_async_megatron_checkpoint_engine",
+)
+def sync_group_of_megatron_workers(worker: Worker, sync_group_name: str = GROUP) -> None:
+    """Sync the weights of one Megatron worker over HCCL."""
     sync_megatron(worker, sync_group_name)
 
 
-@_skip_setup(_ASYNC_FSDP)
-def skip_fully_async_fsdp_checkpoint_engine_setup(
+@_skip_setup(_ASYNC_FSDP, name="skip_fully_async_fsdp_checkpoint_engine_setup")
+@_skip_setup(_ASYNC_MEGATRON, name="skip_fully_async_megatron_checkpoint_engine_setup")
+def skip_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
-    """Skip the creation of the recipe's checkpoint engine on an FSDP worker."""
-
-
-@_skip_setup(_ASYNC_MEGATRON)
-def skip_fully_async_megatron_checkpoint_engine_setup(
-    original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
-) -> None:
-    """Skip the creation of the recipe's checkpoint engine on a Megatron worker."""
+    """Skip the creation of the recipe's checkpoint engine."""
 
 
 @recipes.wrap(
@@ -240,23 +237,31 @@ def skip_fully_async_megatron_checkpoint_engine_setup(
     link=_RAY_LINK,
     retired_by=Calls(_GKD_TRAINER, _MAKE_GROUP),
     requires=Calls(_GKD_TRAINER, "create_collective_group"),
+    name="make_gkd_group_over_hccl",
 )
-def make_gkd_group_over_hccl(original: Callable[[Any], None], trainer: Any) -> None:
+@recipes.wrap(
+    f"{_ONE_STEP_TRAINER}.init_workers",
+    uses=(f"{_ONE_STEP_TRAINER}.device_name",),
+    why=_GROUP_WHY,
+    how=_GROUP_HOW,
+    link=_RAY_LINK,
+    retired_by=AnyOf(
+        Calls(f"{_ONE_STEP_TRAINER}.init_workers", _MAKE_GROUP),
+        Calls(f"{_ONE_STEP_TRAINER}.init_workers", f"_{_MAKE_GROUP}"),
+    ),
+    requires=Calls(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
+    name="make_one_step_off_group_over_hccl_in_init_workers",
+)
+def make_group_over_hccl_instead_of_ray(original: Callable[[Any], None], trainer: Any) -> None:
     """Set up the workers with an HCCL group instead of a Ray collective group."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 
 
-@_sync(_GKD_ACTOR, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_GKD_USES)
+@_sync(_GKD_ACTOR, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_GKD_USES, name="send_gkd_trainer_weights_over_hccl")
 def send_gkd_trainer_weights_over_hccl(worker: Worker) -> None:
     """Send the weights of one trainer to the rollouts over HCCL."""
     sync_megatron(worker, GROUP, int(worker.config.rollout.update_weights_bucket_megabytes) << 20)
-
-
-@_sync(_GKD_ROLLOUT, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_megatron_uses(*_GKD_WORKERS))
-def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
-    """Receive the weights of one rollout over HCCL."""
-    sync_megatron(worker, GROUP)
 
 
 @recipes.wrap(
@@ -323,59 +328,43 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     create_collective_group(workers, len(workers), range(len(workers)), "hccl", GROUP)
 
 
-@recipes.wrap(
-    f"{_ONE_STEP_TRAINER}.init_workers",
-    uses=(f"{_ONE_STEP_TRAINER}.device_name",),
-    why=_GROUP_WHY,
-    how=_GROUP_HOW,
-    link=_RAY_LINK,
-    retired_by=AnyOf(
-        Calls(f"{_ONE_STEP_TRAINER}.init_workers", _MAKE_GROUP),
-        Calls(f"{_ONE_STEP_TRAINER}.init_workers", f"_{_MAKE_GROUP}"),
-    ),
-    requires=Calls(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
-)
-def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers with an HCCL group instead of a Ray collective group."""
-    with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
-        original(trainer)
-
-
 @_sync(
     f"{_ONE_STEP_FSDP}:DetachSync.sync_rollout_weights",
     _ONE_STEP_LINK,
     uses=_fsdp_uses(*_current_classes(_ONE_STEP_FSDP)),
+    name="sync_one_step_off_fsdp_weights_over_hccl",
 )
-def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
+@_sync(
+    f"{_ONE_STEP_FSDP}:ActorRolloutRefWorker.sync_rollout_weights",
+    _ONE_STEP_LINK,
+    uses=_fsdp_uses(*_early_classes(_ONE_STEP_FSDP)),
+    name="sync_early_one_step_off_fsdp_weights_over_hccl",
+)
+def sync_fsdp_weights(worker: Worker) -> None:
     """Sync the weights of one FSDP worker over HCCL."""
     sync_fsdp(worker, GROUP)
 
 
 @_sync(
+    _GKD_ROLLOUT,
+    _RAY_LINK,
+    _GKD_WHY,
+    _GKD_HOW,
+    uses=_megatron_uses(*_GKD_WORKERS),
+    name="receive_gkd_rollout_weights_over_hccl",
+)
+@_sync(
     f"{_ONE_STEP_MEGATRON}:DetachSync.sync_rollout_weights",
     _ONE_STEP_LINK,
     uses=_megatron_uses(*_current_classes(_ONE_STEP_MEGATRON)),
+    name="sync_one_step_off_megatron_weights_over_hccl",
 )
-def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one Megatron worker over HCCL."""
-    sync_megatron(worker, GROUP)
-
-
-@_sync(
-    f"{_ONE_STEP_FSDP}:ActorRolloutRefWorker.sync_rollout_weights",
-    _ONE_STEP_LINK,
-    uses=_fsdp_uses(*_early_classes(_ONE_STEP_FSDP)),
-)
-def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one FSDP worker over HCCL, for the August 2025 revision of verl."""
-    sync_fsdp(worker, GROUP)
-
-
 @_sync(
     f"{_ONE_STEP_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights",
     _ONE_STEP_LINK,
     uses=_megatron_uses(*_early_classes(_ONE_STEP_MEGATRON)),
+    name="sync_early_one_step_off_megatron_weights_over_hccl",
 )
-def sync_early_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one Megatron worker over HCCL, for the August 2025 revision of verl."""
+def sync_megatron_weights(worker: Worker) -> None:
+    """Sync the weights of one Megatron worker over HCCL."""
     sync_megatron(worker, GROUP)

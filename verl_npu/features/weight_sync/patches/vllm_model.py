@@ -32,7 +32,7 @@ Update = Callable[..., Awaitable[object]]
 Implementation = TypeVar("Implementation", bound=Callable[..., object])
 
 
-def _proving(target: str, held: str) -> Callable[[Implementation], Implementation]:
+def _proving(target: str, held: str, name: str = "") -> Callable[[Implementation], Implementation]:
     """Return a decorator that wraps an upstream method that updates an engine. `held` is the name of the attribute
     that holds the engine."""
     return weight_sync.wrap(
@@ -45,39 +45,20 @@ def _proving(target: str, held: str) -> Callable[[Implementation], Implementatio
         link="none: nobody seems to have asked for it",
         retired_by=Never("this is verl-npu's own check, for users who doubt the engine's weights"),
         requires=Defines(target),
+        name=name,
     )
 
 
-@_proving(f"{_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.update_weights", "inference_engine")
+@_proving(
+    f"{_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.update_weights", "inference_engine", name="prove_colocated_engine"
+)
+@_proving(f"{_SPMD}:vLLMAsyncRollout.update_weights", "inference_engine", name="prove_earlier_colocated_engine")
+@_proving(f"{_SPMD}:vLLMRollout.update_weights", "inference_engine", name="prove_colocated_llm")
 async def prove_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout. Raises WeightSyncError if the engine's weights then differ from the sent
-    weights."""
-    return await _proven(original, rollout, weights, *args, **kwargs)
-
-
-@_proving(f"{_SPMD}:vLLMAsyncRollout.update_weights", "inference_engine")
-async def prove_earlier_colocated_engine(
-    original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
-) -> object:
-    """Update the engine of a rollout, for the September 2025 revision of verl. Raises WeightSyncError if the engine's
-    weights then differ from the sent weights."""
-    return await _proven(original, rollout, weights, *args, **kwargs)
-
-
-@_proving(f"{_SPMD}:vLLMRollout.update_weights", "inference_engine")
-async def prove_colocated_llm(
-    original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
-) -> object:
-    """Update the engine of a rollout that runs vLLM's `LLM` in its own process. Raises WeightSyncError if the engine's
-    weights then differ from the sent weights."""
-    return await _proven(original, rollout, weights, *args, **kwargs)
-
-
-async def _proven(
-    original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
-) -> object:
+    """Update the engine of a rollout, which may be vLLM's `LLM` in its own process. Raises WeightSyncError if the
+    engine's weights then differ from the sent weights."""
     # Imported here, because most processes of a job have no engine.
     from .checking import brings_adapter, proof_requested
 

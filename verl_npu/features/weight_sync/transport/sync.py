@@ -157,7 +157,7 @@ class _Moving:
     works: tuple[Work, ...]
 
     def wait(self, group: Group, number: int) -> None:
-        """Wait for the bucket's broadcasts in sync `number`. Raises the same errors as `Group.finish`."""
+        """Wait for the bucket's broadcasts. `number` identifies the sync. Raises the same errors as `Group.finish`."""
         for work in self.works:
             group.finish(work, number)
 

@@ -11,8 +11,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["OPEN", "Kind", "Part", "Posted", "part_of", "read"]
-
 FOLDER = Path(__file__).parent
 OPEN = "open"
 """The label of a thread that ended without a cause."""

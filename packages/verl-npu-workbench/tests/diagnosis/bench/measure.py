@@ -12,8 +12,6 @@ from verl_npu_workbench.diagnosis.rules import BY_CODE, RULES, LogRule
 
 from . import OPEN, Posted
 
-__all__ = ["Answer", "Outcome", "ask", "ask_without_own", "confusion", "figures", "markdown"]
-
 _CODES = frozenset(BY_CODE)
 _CERTAIN = (Conclusion.CAUSE, Conclusion.CONSEQUENCE)
 _FAMILIES = {code: rule.families for code, rule in BY_CODE.items()}

@@ -9,8 +9,6 @@ from pathlib import Path
 from . import OPEN, Part, read
 from .measure import Answer, Outcome, ask, ask_without_own, confusion, figures
 
-__all__ = ["PAGES", "rendered"]
-
 DOCS = Path(__file__).resolve().parents[5] / "docs" / "reference"
 PAGES = {"en": DOCS / "bench.md", "zh": DOCS / "bench.zh-CN.md"}
 BEGIN, END = "<!-- bench: made by python -m tests.diagnosis.bench --write -->", "<!-- end of bench -->"

@@ -7,6 +7,7 @@ import json
 import pytest
 from verl_npu_workbench.plan.job import Holder, Phase
 from verl_npu_workbench.plan.rank.recording import Recording
+from virtual_ascend.ledger import Block
 from virtual_ascend.testing import run
 
 pytest.importorskip("torch")
@@ -109,21 +110,21 @@ class Ledger:
     """A device's ledger that is written by hand."""
 
     def __init__(self) -> None:
-        self._blocks: list[list[int]] = []
+        self._blocks: list[Block] = []
         self._clock = 0
         self.work: list[tuple[str, int, float, float, float]] = []
         self.messages: list[tuple[str, int, int, float]] = []
 
-    def allocate(self, size: int, holder: Holder = Holder.ACTIVATIONS) -> list[int]:
+    def allocate(self, size: int, holder: Holder = Holder.ACTIVATIONS, site: int = 0) -> int:
         self._clock += 1
-        self._blocks.append([size, self._clock, 0, holder.number])
-        return self._blocks[-1]
+        self._blocks.append(Block(size, self._clock, 0, holder.number, site))
+        return len(self._blocks) - 1
 
-    def free(self, block: list[int]) -> None:
+    def free(self, place: int) -> None:
         self._clock += 1
-        block[2] = self._clock
+        self._blocks[place] = self._blocks[place]._replace(freed=self._clock)
 
-    def blocks(self) -> list[list[int]]:
+    def blocks(self) -> list[Block]:
         return self._blocks
 
     def clock(self) -> int:
@@ -191,6 +192,25 @@ def test_work_and_messages_belong_to_their_phase(ledger: Ledger, recording: Reco
     (cost,) = recording.costs()
     assert (cost.calls, cost.seconds, cost.copied) == (3, 2.0, 50.0)
     assert cost.messages == [("all_reduce", 8, 2, 64.0)]
+
+
+def test_a_site_has_its_blocks_with_their_holders_and_lifetimes(ledger: Ledger, recording: Recording) -> None:
+    def twice() -> None:
+        ledger.free(ledger.allocate(8, site=recording.site()))
+        ledger.allocate(8, Holder.WEIGHTS, site=recording.site())
+        ledger.allocate(8, Holder.HOST, site=recording.site())
+
+    twice()
+    ledger.allocate(4, site=recording.site())
+    (inner, inside), (_, outside) = recording.sites().items()
+    assert inner.startswith("plan/rank/test_recording.py:twice < plan/rank/test_recording.py:test_a_site_has")
+    assert inside == [(8, Holder.ACTIVATIONS.value, 1), (8, Holder.WEIGHTS.value, 3)]
+    assert outside == [(4, Holder.ACTIVATIONS.value, 1)]
+
+
+def test_without_sites_no_block_has_one(ledger: Ledger, recording: Recording) -> None:
+    ledger.allocate(8)
+    assert recording.sites() == {}
 
 
 def test_a_phase_that_fails_is_recorded_up_to_there(ledger: Ledger, recording: Recording) -> None:

@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from testing.ranks import ForkServer
+from testing.ranks import Ranks
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
@@ -37,6 +37,6 @@ tell(has=share(torch.full((2,), RANK, device=DEVICE), mesh).tolist())
 
 
 def test_all_ranks_of_a_replica_have_what_its_first_has(tmp_path: Path) -> None:
-    with closing(ForkServer()) as server:
+    with closing(Ranks()) as server:
         ended = server.run(SHARE, tmp_path, size=8)
     assert [rank.facts.get("has") for rank in ended] == [[0, 0]] * 4 + [[4, 4]] * 4, ended[0].output

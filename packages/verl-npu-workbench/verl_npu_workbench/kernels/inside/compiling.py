@@ -261,12 +261,11 @@ _SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]{0,300}\] flag = (
 
 
 def endless_wait(text: str) -> str:
-    """Describe a flag that a kernel waits on more often than it sets the flag, or return an empty string if there is
-    no such flag.
+    """Describe a flag with more waits than sets in a kernel, or return an empty string if there is no such flag.
 
     `text` is the adapter's output. In this output, a flag's waits and sets can be compared, because a kernel's matrix
-    cores and vector cores run the same code. Flags inside a loop or a condition are not counted. A kernel that
-    computes the ID of a flag at run time is not judged.
+    cores and vector cores run the same code. A flag inside a loop or a condition is described only if it is never set.
+    A kernel that computes the ID of a flag at run time is not judged.
     """
     given: dict[str, list[str]] = {}
     certain: dict[str, bool] = {}

@@ -57,9 +57,9 @@ def _recording(job: RankJob) -> Recording:
 
     from .recording import Recording
 
-    ledger.start(job.flops, job.bandwidth)
-    ledger.be_alone()
     recording = Recording(ledger)
+    ledger.start(job.flops, job.bandwidth, recording.site if job.sites else None)
+    ledger.be_alone()
     recording.watch()
     return recording
 
@@ -92,6 +92,7 @@ def _run(job: RankJob) -> Outcome:
             read=_read(job.tree),
             error=error,
             failed_in=recording.latest.value if error else "",
+            sites=recording.sites(),
         )
 
 

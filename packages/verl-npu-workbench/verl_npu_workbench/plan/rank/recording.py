@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..job import SAYS, TOLD, Holder, Phase, PhaseCost, Point
+from ..job import SAYS, TOLD, Holder, Phase, PhaseCost, Point, site_of
 
 if TYPE_CHECKING:
     import numpy
@@ -85,6 +86,28 @@ class Recording:
         self._ledger = ledger
         self._spans: list[_Span] = []
         self._open: _Span | None = None
+        self._sites: dict[tuple[CodeType, ...], int] = defaultdict(itertools.count().__next__)
+
+    def site(self) -> int:
+        """Return a number for the functions that are being called. The ledger calls this for each block."""
+        called, frame = [], sys._getframe().f_back
+        while frame is not None:
+            called.append(frame.f_code)
+            frame = frame.f_back
+        return self._sites[tuple(called)]
+
+    def sites(self) -> dict[str, Sequence[tuple[int, str, int]]]:
+        """Return the size, the holder, and the lifetime of the NPU's blocks that were allocated at each site."""
+        names = {
+            number: site_of((code.co_filename, code.co_name) for code in called)
+            for called, number in self._sites.items()
+        }
+        found: dict[str, Counter[tuple[int, str]]] = defaultdict(Counter)
+        for block in self._ledger.blocks() if names else ():
+            if TOLD[block.holder] is not Holder.HOST:
+                lifetime = (block.freed or self._ledger.clock() + 1) - block.allocated
+                found[names[block.site]][block.size, TOLD[block.holder].value] += lifetime
+        return {site: [(*block, lived) for block, lived in blocks.items()] for site, blocks in found.items()}
 
     @property
     def latest(self) -> Phase:
@@ -161,8 +184,8 @@ class Recording:
         """Return the bytes after each allocation and free: the NPU's [times], and by holder [holders, times]."""
         import numpy
 
-        blocks = numpy.array(self._ledger.blocks(), dtype=numpy.int64).reshape(-1, 4)
-        sizes, born, died, holders = blocks.T
+        blocks = numpy.array(self._ledger.blocks(), dtype=numpy.int64).reshape(-1, 5)
+        sizes, born, died, holders, _ = blocks.T
         changes = numpy.zeros((len(TOLD), self._ledger.clock() + 1), dtype=numpy.int64)
         numpy.add.at(changes, (holders, born), sizes)
         gone = died > 0

@@ -30,8 +30,8 @@ _OF_ANSWERS = ("old_log_probs", "rollout_log_probs", "ref_log_prob", "values", "
 
 
 def batch(job: RankJob, training: bool) -> dict[str, Any]:
-    """Return a batch, on the host, as verl's trainer passes it to the training phases of a step or, if `training` is
-    false, to the other phases.
+    """Return the batch that verl's trainer passes to the training phases of a step. If `training` is false, return the
+    batch for the other phases. The tensors are on the host.
 
     `input_ids`, `attention_mask`, `position_ids` [sequences, prompt + response]; `prompts` [sequences, prompt]; all
     others [sequences, response]. Prompts are padded on the left, answers on the right. Source:

@@ -29,8 +29,8 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases for each model in the installed transformers: each batch in float32 with head size 64, one batch
-    in float32 with head size 128, and one batch in bfloat16 with head size 64."""
+    """Yield the cases for each model in the installed transformers: all batches in float32 with head size 64, one of
+    them in float32 with head size 128, and one of them in bfloat16 with head size 64."""
     for model in MODELS:
         if hasattr(transformers, _classes(model)[1]):
             batches = ("left", "right", "single", "image") if "vl" in model else ("left", "right", "packed", "single")

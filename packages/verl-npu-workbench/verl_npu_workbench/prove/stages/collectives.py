@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..corpus import Kind, Observation
+from ..corpus import Key, Kind, Observation
 from ..record import NotPossible, Wrong
 from . import ranks
 from .ranks import Rank
@@ -56,7 +56,7 @@ def _right(setup: Setup, size: int) -> str | tuple[str, dict[str, float]]:
     fastest = 0.0
     for name, length, seconds in messages if isinstance(messages, list) else ():
         figures = {"seconds": float(seconds), "bytes": float(length), "ranks": float(size)}
-        seen = Observation(kind=Kind.MESSAGE, name=str(name), case=f"{length} B, {size} NPUs", figures=figures)
+        seen = Observation(key=Key(Kind.MESSAGE, str(name), f"{length} B, {size} NPUs"), figures=figures)
         setup.record.observe(seen)
         fastest = max(fastest, float(length) / float(seconds) / 1e9)
     return f"{facts['compared']} results of {facts['collectives']} collectives", {"GB/s at most": fastest}
@@ -216,12 +216,10 @@ def _killed(setup: Setup) -> str:
     if survivor.status is None:
         raise Wrong(
             f"the other rank is still waiting after {seconds:.0f} s",
-            f"an exit of the other rank about {_PATIENCE:g} s after a rank was killed",
+            f"the other rank exits about {_PATIENCE:g} s after a rank is killed",
         )
     if survivor.facts.get("went on"):
-        raise Wrong(
-            "the other rank continued as if the killed rank were alive", "an error from the other rank, or its exit"
-        )
+        raise Wrong("the other rank continued as if the killed rank were alive", "the other rank fails or exits")
     said = str(survivor.facts.get("said", "")) or survivor.how
     return f"its peer got an error or ended {seconds:.0f} s after the start: {said}"
 

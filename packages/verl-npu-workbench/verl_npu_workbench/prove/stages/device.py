@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from ..corpus import Kind, Observation
+from ..corpus import Key, Kind, Observation
 from ..record import Wrong
 from .setup import Setup
 
@@ -159,7 +159,7 @@ def _exhausted() -> str:
     except RuntimeError as error:
         raise Wrong(
             f"{type(error).__name__}: {error}",
-            "torch.OutOfMemoryError, the error type that programs catch if memory runs out",
+            "torch.OutOfMemoryError, which programs catch if memory runs out",
         ) from error
     raise Wrong("an allocation of twice the NPU's memory succeeded", "torch.OutOfMemoryError")
 
@@ -178,11 +178,11 @@ def _observe_memory(setup: Setup) -> None:
             "reserved": float(torch.npu.memory_reserved() - before[1]),
         }
         del held
-        setup.record.observe(Observation(kind=Kind.MEMORY, name="empty", case=f"{size} B", figures=figures))
+        setup.record.observe(Observation(key=Key(Kind.MEMORY, "empty", f"{size} B"), figures=figures))
     for size in (1 << 10, 1 << 20, 1 << 24):
         sent = torch.zeros(size, dtype=torch.uint8)
         seconds = _seconds(partial(sent.to, "npu"))
-        made = Observation(kind=Kind.SECONDS, name="copy to NPU", case=f"{size} B", figures={"seconds": seconds})
+        made = Observation(key=Key(Kind.SECONDS, "copy to NPU", f"{size} B"), figures={"seconds": seconds})
         setup.record.observe(made)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from ...doctor import Level
 from ...doctor.probes import PROBES
 from ...extras import is_installed
-from ...processes import own_python
+from ...processes import captured, own_python
 from ..record import NotPossible, Wrong
 from .setup import Setup
 
@@ -24,7 +24,7 @@ _LOADED = f"import {_VERL}, sys, json; print(json.dumps([*sys.modules]))"
 
 
 def run(setup: Setup) -> None:
-    """Run a check for each finding of `verl-npu doctor`: first the findings that need no imports, then the findings
+    """Record each finding of `verl-npu doctor` as a check: first the findings that need no imports, then the findings
     about imports."""
     _judge(setup)
     loaded = _loaded_by_verl() if is_installed("verl") else []
@@ -38,7 +38,7 @@ def run(setup: Setup) -> None:
 
 
 def _judge(setup: Setup, *words: str) -> None:
-    """Run `verl-npu doctor` with these arguments, and convert each finding into a check."""
+    """Run `verl-npu doctor` with these arguments, and record each finding as a check."""
     for finding in _findings(words):
         setup.record.check(finding["name"], partial(_judged, finding), finding["why"])
 
@@ -63,9 +63,7 @@ def _findings(words: Sequence[str]) -> list[Mapping[str, str]]:
 
 def _python(*words: str) -> subprocess.CompletedProcess[str]:
     # No timeout: the stage's process tree is ended when its time is over.
-    return subprocess.run(
-        own_python(*words), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-    )
+    return captured(own_python(*words))
 
 
 def _judged(said: Mapping[str, str]) -> str:

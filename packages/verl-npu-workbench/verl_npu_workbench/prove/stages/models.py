@@ -8,7 +8,6 @@ differs as much, the cause is the NPU's own rounding.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any
 from verl_npu.ascend.variables import AUTOLOAD, VIRTUAL_NPUS
 from verl_npu.environment import SWITCH
 
-from ...processes import own_python
+from ...processes import captured, own_python
 from ..record import Wrong
 from .setup import Setup, require
 
@@ -67,15 +66,7 @@ def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
         # This side must not load anything for NPUs.
         environ.pop(VIRTUAL_NPUS, None)
         environ[AUTOLOAD] = "0"
-    done = subprocess.run(
-        own_python("-m", "verl_npu_workbench.prove.parity.side", side, str(path), *names),
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    done = captured(own_python("-m", "verl_npu_workbench.prove.parity.side", side, str(path), *names), env=environ)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise RuntimeError(
@@ -116,8 +107,8 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
         raise Wrong(
             f"{len(unexplained)} of {len(away)} tensors deviate more from the host's results with the patches than "
             f"without the patches: {shown}",
-            f"for each tensor, a deviation from the host's results with the patches of at most {_TIMES:g} times the "
-            "deviation without the patches",
+            f"with the patches, each tensor deviates from the host's results by at most {_TIMES:g} times as much as "
+            "without the patches",
             figures,
         )
     return f"tensors far from the host: {len(wrong)}, as far with the unpatched model on the NPU", figures

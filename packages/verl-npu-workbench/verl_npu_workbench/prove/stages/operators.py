@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...processes import own_python
-from ..corpus import Kind, Observation, Result
+from ..corpus import Key, Kind, Observation, Result
 from ..record import NotPossible, Wrong, described, read
 from .cases import Case, cases
 from .setup import Setup
@@ -76,7 +76,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     if over:
         raise Wrong(
             "; ".join(over),
-            "an error relative to the float64 result that is about as large as the CPU's error in the same dtype",
+            "an error about as large as the CPU's in the same dtype, both relative to the float64 result",
             figures,
         )
     return (
@@ -123,7 +123,7 @@ def _units(away: Distance, own: Distance) -> dict[str, float]:
 
 
 def _observe(setup: Setup, case: Case, dtype: str, results: Sequence[Result] = (), said: str = "") -> None:
-    made = Observation(kind=Kind.OPERATOR, name=case.name, case=dtype, said=said, results=tuple(results))
+    made = Observation(key=Key(Kind.OPERATOR, case.name, dtype), said=said, results=tuple(results))
     setup.record.observe(made)
 
 
@@ -154,7 +154,7 @@ def _refusals(setup: Setup) -> None:
             raise RuntimeError(f"the process that tests unusual calls exited with status {done.returncode}: {last}")
         deaths[recorded.beginning] = ended = _end(done.returncode)
         name, case = json.loads(recorded.beginning)
-        setup.record.observe(Observation(kind=Kind.OPERATOR, name=name, case=case, said=ended))
+        setup.record.observe(Observation(key=Key(Kind.OPERATOR, name, case), said=ended))
 
 
 def _end(status: int) -> str:
@@ -176,7 +176,7 @@ def _timed() -> Iterator[Observation]:
         while width <= _WIDEST:
             seconds = _shortest(made(width))
             figures = {"seconds": seconds, "work": work(width)}
-            yield Observation(kind=Kind.SECONDS, name=name, case=f"{width} bfloat16", figures=figures)
+            yield Observation(key=Key(Kind.SECONDS, name, f"{width} bfloat16"), figures=figures)
             if seconds > _LONG:
                 return
             width *= 2

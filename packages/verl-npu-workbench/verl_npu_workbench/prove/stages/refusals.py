@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..corpus import Kind, Observation
+from ..corpus import Key, Kind, Observation
 from ..record import described
 from .cases import Case, cases
 from .setup import Setup
@@ -46,11 +46,11 @@ def _observed(setup: Setup, name: str, case: str, made: Callable[[], Tensor | Se
     except AttributeError:
         return "this torch_npu has no such operator"
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        setup.record.observe(Observation(kind=Kind.OPERATOR, name=name, case=case, said=described(error)))
+        setup.record.observe(Observation(key=Key(Kind.OPERATOR, name, case), said=described(error)))
         return "refused"
     outputs = [found] if isinstance(found, torch.Tensor) else list(found)
     results = tuple(result_of(f"result {place}", each, {}) for place, each in enumerate(outputs))
-    setup.record.observe(Observation(kind=Kind.OPERATOR, name=name, case=case, results=results))
+    setup.record.observe(Observation(key=Key(Kind.OPERATOR, name, case), results=results))
     return "answered"
 
 

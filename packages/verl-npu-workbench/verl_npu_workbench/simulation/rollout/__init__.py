@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-__all__ = ["NAME", "offer_in_vllms_place", "register_replica", "register_rollout"]
-
 NAME = "virtual"
 
 

@@ -93,10 +93,9 @@ def own_class(public: type) -> type:
 
 def own_modules(model: torch.nn.Module) -> None:
     """Replace the class of each submodule of a model with a private copy, if the class is defined by transformers or
-    by the model's own files.
+    by a model's own files.
 
-    The class of a submodule can come from another model's files, because a model can import classes or create
-    submodules through AutoModel.
+    These files can be another model's, because a model can import classes or create submodules through AutoModel.
     """
     for part in model.modules():
         module = type(part).__module__

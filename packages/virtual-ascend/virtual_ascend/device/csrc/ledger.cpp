@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 namespace virtual_ascend::ledger {
 namespace {
@@ -25,6 +26,7 @@ struct Sent {
 struct Book {
   std::mutex mutex;
   double flops = 1, bytes = 1;
+  Site site;
   int64_t clock = 0;
   std::vector<Block> blocks;
   std::unordered_map<const void*, size_t> living;
@@ -44,18 +46,21 @@ Book& book() {
 void add(const void* data, size_t nbytes, Holder holder) {
   if (!on()) return;
   auto& b = book();
+  // Before the lock, because this waits for Python.
+  const int site = b.site ? b.site() : 0;
   std::lock_guard<std::mutex> lock(b.mutex);
   b.living[data] = b.blocks.size();
-  b.blocks.emplace_back(static_cast<int64_t>(nbytes), ++b.clock, 0, holder);
+  b.blocks.emplace_back(static_cast<int64_t>(nbytes), ++b.clock, 0, holder, site);
 }
 
 }  // namespace
 
-void start(double flops, double bytes) {
+void start(double flops, double bytes, Site site) {
   auto& b = book();
   std::lock_guard<std::mutex> lock(b.mutex);
   b.flops = flops;
   b.bytes = bytes;
+  b.site = std::move(site);
   g_on = true;
 }
 

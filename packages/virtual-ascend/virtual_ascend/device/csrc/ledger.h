@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -18,8 +19,9 @@ namespace virtual_ascend::ledger {
 enum Holder : int { kOther = 0, kMessage = 1, kGathered = 2, kHost = 3 };
 
 // `flops` and `bytes` are an NPU's rates per second. An operator takes as long as the slower of the two, which is
-// computed for each call.
-void start(double flops, double bytes);
+// computed for each call. `site`, if there is one, returns the number of the place in the program that allocates a block.
+using Site = std::function<int()>;
+void start(double flops, double bytes, Site site);
 bool on();
 
 void allocated(const void* data, size_t nbytes);
@@ -40,9 +42,9 @@ class Gathering {
   Gathering& operator=(const Gathering&) = delete;
 };
 
-// A block: its bytes, when it was allocated and freed (0: not freed) in a count of allocations and frees, and its
-// holder.
-using Block = std::tuple<int64_t, int64_t, int64_t, int>;
+// A block: its bytes, when it was allocated and freed (0: not freed) in a count of allocations and frees, its holder, and
+// its site.
+using Block = std::tuple<int64_t, int64_t, int64_t, int, int>;
 std::vector<Block> blocks();
 int64_t now();
 

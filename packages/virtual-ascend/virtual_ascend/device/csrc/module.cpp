@@ -13,6 +13,7 @@
 #include "runtime.h"
 
 #include <pybind11/chrono.h>
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/pybind.h>
@@ -103,10 +104,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   graph::offer(m);
   formats::offer(m);
 
-  m.def("start_ledger", [](double flops, double bytes) {
-    ledger::start(flops, bytes);
-    if (phantom::on()) phantom::take_host();
-  });
+  m.def(
+      "start_ledger",
+      [](double flops, double bytes, ledger::Site site) {
+        ledger::start(flops, bytes, std::move(site));
+        if (phantom::on()) phantom::take_host();
+      },
+      py::arg("flops"), py::arg("bytes"), py::arg("site") = py::none());
   m.def("ledger_clock", &ledger::now);
   m.def("ledger_blocks", &ledger::blocks);
   m.def("take_ledger", &ledger::take);

@@ -72,7 +72,7 @@ def leave_out(module: str, content: dict[str, object], public: list[str]) -> lis
 
 
 def missing(module: str, written: Container[str]) -> dict[str, Unimplemented]:
-    """Return placeholders for the public names that a module has in the emulated torch_npu version and that are not in
+    """Return placeholders for the public names of a module in the emulated torch_npu version, except the names in
     `written`."""
     offered = names.of_module(module, Settings.read().torch_npu_version)
     return {name: not_implemented(f"{module}.{name}") for name in offered if name not in written}

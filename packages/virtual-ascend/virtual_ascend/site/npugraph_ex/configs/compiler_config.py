@@ -51,7 +51,7 @@ class CompilerConfig:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in _DEFAULTS:
-            raise ValueError(f"CompilerConfig has no option {name}, all options {list(_DEFAULTS)}")
+            raise ValueError(f"CompilerConfig has no option {name}; the options are {list(_DEFAULTS)}")
         super().__setattr__(name, value)
 
 

@@ -94,7 +94,7 @@ class NPUGraph:
         self._updated: list[_Updated] = []
 
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:
-        """Start to capture the operations on the current stream. The context manager `graph` calls this method."""
+        """Start capturing the operations on the current stream. The context manager `graph` calls this method."""
         self._graph.capture_begin((0, 0) if pool is None else pool, capture_error_mode)
         captures.begin()
         captures.follow(self._follow if self.auto_dispatch_capture else None)
