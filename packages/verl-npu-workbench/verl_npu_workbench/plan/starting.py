@@ -41,7 +41,11 @@ from .model import Model, model_of
 from .planning import Phases, Request, ask_rank, made_up
 
 CODE = "start"
-_STAND_IN = "Qwen/Qwen3-8B"
+_STAND_IN, _STAND_IN_WITH_EXPERTS = "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"
+_OF_MODELS = re.compile(
+    r"/(megatron/(core/(models|transformer)|bridge)|mbridge|verl/(models|utils/megatron_utils\.py))\b"
+)
+"""The places of upstream's code that judge a model's own sizes and parts."""
 _PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
 """Numbers of tokens. They are small, because the lengths of sequences do not decide whether upstream rejects a
 batch."""
@@ -65,6 +69,9 @@ def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list
     model, notes = _model(job, request)
     told = _ask(_job(job, model), job.trainer, request)
     shutil.rmtree(folder)
+    if notes and _OF_MODELS.search(told.where):
+        # The script's own model may pass there.
+        told = replace(told, error="", missing=[*told.missing, told.error])
     found = [_refusal(told, job.trainer)] if told.error else []
     if any(job.settings.truth(f"{section}.enable") for section in REWARD_MODELS):
         notes.append(_("a reward model's own workers"))
@@ -86,8 +93,10 @@ def _model(job: Job, request: Request) -> tuple[Model, list[str]]:
     except PlanError as unknown:
         if request.model_config is not None:
             raise
-        note = _("{unknown}; {stand_in} replaces the model").format(unknown=unknown.subject, stand_in=_STAND_IN)
-        return model_of(_STAND_IN, None, folder), [note]
+        # Megatron refuses to divide the experts of a model that has none.
+        stand_in = _STAND_IN_WITH_EXPERTS if parallelism_of(job.settings).expert > 1 else _STAND_IN
+        note = _("{unknown}; {stand_in} replaces the model").format(unknown=unknown.subject, stand_in=stand_in)
+        return model_of(stand_in, None, folder), [note]
 
 
 def _job(job: Job, model: Model) -> StartJob:
