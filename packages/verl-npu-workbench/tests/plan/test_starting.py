@@ -115,8 +115,21 @@ def test_a_model_that_stands_in_says_nothing_of_the_scripts_own(
     told = Started(part=Part.WORKERS.value, error="ValueError: no such layer", where=f"/{where}", code="raise error")
     monkeypatch.setattr(starting, "_model", lambda job, request: (MODEL, ["another model"] * stands_in))
     monkeypatch.setattr(starting, "_ask", lambda *_: told)
-    found, _said = starting.started(job(), None, False)
+    found = starting.started(job(), None, False).found
     assert [each.refused for each in found if "no such layer" in each.found] == [refused]
+
+
+@pytest.mark.parametrize(
+    ("passed", "error", "is_judged"),
+    [([], "", False), ([], "ValueError: gpro", True), ([Part.PROGRAM.value], "", True)],
+)
+def test_a_start_that_passed_nothing_and_found_nothing_judges_nothing(
+    passed: list[str], error: str, is_judged: bool, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Started(passed=passed, missing=["liger_kernel"], error=error, where="core.py:7")
+    monkeypatch.setattr(starting, "_model", lambda job, request: (MODEL, []))
+    monkeypatch.setattr(starting, "_ask", lambda *_: told)
+    assert (starting.started(job(), None, False).not_judged == "") is is_judged
 
 
 @pytest.mark.parametrize(("path", "replaced"), [("Skywork", True), (None, False)])

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_npu import progress
@@ -55,9 +55,18 @@ _SECONDS = 300.0
 _FEWEST_ROWS = 64
 
 
-def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list[Finding], str]:
-    """Start a job on phantom NPUs (shapes without values). Return the findings, and a sentence about how far the job
-    got.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The result of starting a job, or an empty result if the job was not started."""
+
+    found: Sequence[Finding] = ()
+    said: str = ""
+    """How far the job got before it was stopped."""
+    not_judged: str = ""
+
+
+def started(job: Job, model_config: Path | None, unconfined: bool) -> Start:
+    """Start a job on phantom NPUs (shapes without values).
 
     Raises:
         PlanError: the start exceeds the time limit or this machine's memory.
@@ -81,7 +90,8 @@ def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list
         memory=told.host / (1 << 30),
         passed=_(", ").join(Part(each).value for each in told.passed) or _("nothing"),
     )
-    return found, said
+    none = _("the start of the job, which stopped before it completed any part")
+    return Start(found, said, "" if told.passed or told.error else none)
 
 
 def _model(job: Job, request: Request) -> tuple[Model, list[str]]:
