@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from virtual_ascend.testing import fork_server
+from virtual_ascend.testing import fork_server, pythonpath_and
 from virtual_ascend.testing.fixtures import Run
 from virtual_ascend.testing.fork_server import ForkServer
 
@@ -83,6 +83,13 @@ def test_a_fork_server_with_modules_has_imported_them_and_its_device() -> None:
     with closing(ForkServer("wave", VIRTUAL_ASCEND="3")) as server:
         done = server.start(code, (), server.environment)
         assert done.communicate() == ("True True 3\n", "")
+
+
+def test_a_process_that_a_module_started_may_end(tmp_path: Path) -> None:
+    (tmp_path / "starting.py").write_text("import subprocess\nstarted = subprocess.Popen(['sleep', '600'])\n")
+    code = "import torch, os, time, starting; os.kill(starting.started.pid, 9); time.sleep(0.5)"
+    with closing(ForkServer("starting", PYTHONPATH=pythonpath_and(tmp_path))) as server:
+        assert server.start(code, (), server.environment).wait() == 0
 
 
 def test_programs_that_end_do_not_cut_a_request_short() -> None:

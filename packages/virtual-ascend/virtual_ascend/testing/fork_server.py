@@ -180,9 +180,11 @@ def serve(descriptor: int, modules: Sequence[str]) -> str:
         ready, _, _ = select.select([requests, ended], [], [])
         if ended in ready:
             ended.recv(4096)
-            while clients and (child := os.waitpid(-1, os.WNOHANG))[0]:
-                with clients.pop(child[0]) as client, contextlib.suppress(OSError):  # nobody may wait for it any more
-                    client.sendall(b"%d\n" % child[1])
+            for child_id in tuple(clients):  # and not for the processes that a module may have started
+                found, status = os.waitpid(child_id, os.WNOHANG)
+                if found:
+                    with clients.pop(child_id) as client, contextlib.suppress(OSError):  # nobody may wait any more
+                        client.sendall(b"%d\n" % status)
         if requests not in ready:
             continue
         received, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(4 * array.array("i").itemsize))
