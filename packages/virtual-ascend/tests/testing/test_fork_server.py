@@ -88,9 +88,9 @@ def test_a_fork_server_with_modules_has_imported_them_and_its_device() -> None:
 def test_a_process_that_a_module_started_may_end(tmp_path: Path) -> None:
     (tmp_path / "starting.py").write_text("import subprocess\nstarted = subprocess.Popen(['sleep', '600'])\n")
     code = "import torch, os, time, starting; os.kill(starting.started.pid, 9); time.sleep(0.5)"
-    with closing(ForkServer("starting", PYTHONPATH=pythonpath_and(tmp_path))) as server:
-        with server.start(code, (), server.environment) as program:
-            assert program.wait() == 0
+    server = ForkServer("starting", PYTHONPATH=pythonpath_and(tmp_path))
+    with closing(server), server.start(code, (), server.environment) as program:
+        assert program.wait() == 0
 
 
 def test_programs_that_end_do_not_cut_a_request_short() -> None:
