@@ -89,7 +89,7 @@ def read(path: Path) -> Peak:
             subject=str(path),
             expected=_(
                 "a memory snapshot of one NPU's process, as verl writes it with global_profiler.tool=torch_memory: a "
-                "pickle with segments and device_traces that contains only lists, dictionaries, numbers, and texts"
+                "pickle of only lists, dictionaries, numbers, and strings, with the keys segments and device_traces"
             ),
             found=f"{type(error).__name__}: {error}",
             fix=_("specify a file such as outputs/profile/step2/torch_memory_rank0_pid1234.pickle"),

@@ -74,7 +74,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     if over:
         raise Wrong(
             "; ".join(over),
-            "an error about as large as the CPU's in the same dtype, both relative to the float64 result",
+            "an error about as large as the CPU's error in the same dtype (both relative to the float64 result)",
             figures,
         )
     return (

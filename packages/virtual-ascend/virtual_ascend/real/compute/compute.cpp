@@ -290,7 +290,7 @@ class Computed final : public c10::OperatorKernel {
     const auto now = ++calls_;
     for (const auto& failing : failing_) {
       if ((failing.call != 0 && failing.call != now) || (failing.rank != -1 && failing.rank != g_cann.rank())) continue;
-      const auto message = c10::str(op.schema().name(), ": call ", now, " failed, as VIRTUAL_ASCEND_FAULTS asks (virtual Ascend)");
+      const auto message = c10::str(op.schema().name(), ": VIRTUAL_ASCEND_FAULTS made call ", now, " fail (virtual Ascend)");
       torch::jit::Stack copy(*stack);
       {
         Inside inside;
