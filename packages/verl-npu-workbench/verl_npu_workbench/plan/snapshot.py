@@ -133,8 +133,7 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
         if block.frames is None:
             held[early] += block.size
             continue
-        called = [frame for frame in block.frames if frame["filename"].endswith(".py")]
-        site = site_of((frame["filename"], frame["name"]) for frame in called)
+        site = site_of((frame["filename"], frame["name"]) for frame in block.frames)
         if known := sites.get(site):
             held[_holder(known, -(-block.size // _ROUNDED) * _ROUNDED)] += block.size
         else:

@@ -61,12 +61,13 @@ bool is_left_alone(const c10::OperatorHandle& op) {
   return false;
 }
 
-// Operators whose result's shape depends on values, which torch_npu reads from the device: they are computed even
-// inside another operator.
+// Operators whose result's shape depends on values, which torch_npu reads from the device, and operators that compute
+// such values: they are computed even inside another operator.
 bool reads_values(const std::string& name) {
   static const std::unordered_set<std::string_view> names = {"aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2",
                                                             "aten::unique_dim", "aten::unique_consecutive", "aten::repeat_interleave",
-                                                            "aten::sum", "aten::cumsum", "aten::ge", "aten::equal", "aten::bincount", "aten::max", "aten::min", "aten::any", "aten::all"};
+                                                            "aten::sum", "aten::cumsum", "aten::ge", "aten::equal", "aten::bincount", "aten::max",
+                                                            "aten::min", "aten::any", "aten::all"};
   return names.count(name) > 0;
 }
 
