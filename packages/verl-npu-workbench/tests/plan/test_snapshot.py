@@ -169,3 +169,7 @@ def test_a_site_is_the_same_in_a_plan_and_in_a_run() -> None:
     run.append(("??", "THPVariable_matmul"))
     plan.insert(0, ("<string>", "__init__"))
     assert site_of(run) == site_of(plan) == "nn/modules/linear.py:forward"
+
+
+def test_a_folder_with_a_similar_name_is_the_users() -> None:
+    assert site_of([("/home/me/verl_npu_runs/mine.py", "f")]) == "me/verl_npu_runs/mine.py:f"

@@ -83,7 +83,7 @@ TOLD = tuple(Holder)[: Holder.CACHE.number]
 _DEEPEST = 3
 """The number of innermost frames that identify the place of an allocation."""
 _SKIPPED = (
-    *("/torch_npu/", "/virtual_ascend/", "/verl_npu"),
+    *("/torch_npu/", "/virtual_ascend/", "/verl_npu/", "/verl_npu_workbench/"),
     *("/torch/_ops.py", "/torch/autograd/function.py", "/torch/nn/modules/module.py"),
 )
 """Files whose frames are left out, because they differ between a plan and a run: a plan has hooks on all modules, and
