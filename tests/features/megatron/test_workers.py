@@ -9,9 +9,13 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from verl_npu.errors import UnavailableError
-from verl_npu.features.megatron import over_megatron, source
+from verl_npu.features.megatron import over_megatron, source, workers
 from verl_npu.features.megatron.request import Request
-from verl_npu.features.megatron.workers import REQUEST, configure_each_engine_with_its_own_overrides
+from verl_npu.features.megatron.workers import (
+    REQUEST,
+    configure_each_engine_with_its_own_overrides,
+    give_mindspeed_the_actors_or_refs_overrides,
+)
 
 
 def engine(**overrides: object) -> SimpleNamespace:
@@ -61,6 +65,17 @@ def test_an_engine_that_asked_mindspeed_for_nothing_is_left_alone() -> None:
     made = SimpleNamespace(provider=SimpleNamespace())
     configure_each_engine_with_its_own_overrides(lambda engine: None, made)
     assert vars(made.provider) == {}
+
+
+def test_a_reference_worker_has_its_own_overrides_and_the_actors_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Request] = []
+    monkeypatch.setattr(workers, "repatch", asked.append)
+    actor = {"context_parallel_size": 2, "override_transformer_config": {"recompute_granularity": "full"}}
+    reference = {"context_parallel_size": 1, "override_transformer_config": {"recompute_granularity": None}}
+    roles = SimpleNamespace(actor=SimpleNamespace(megatron=actor), ref=SimpleNamespace(megatron=reference))
+    give_mindspeed_the_actors_or_refs_overrides(lambda *_: None, SimpleNamespace(), roles, "ref")
+    assert asked[0].overrides == {"recompute_granularity": None}
+    assert asked[0].section["context_parallel_size"] == 2
 
 
 class Placeholder:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -68,7 +69,10 @@ def give_mindspeed_the_actors_or_refs_overrides(
     original: Callable[..., None], worker: object, config: Section, role: str, *args: object, **kwargs: object
 ) -> None:
     """Construct the worker with the overrides of the worker's role applied."""
-    request = request_of(role, config.ref.megatron if role == "ref" else config.actor.megatron)
+    # Upstream makes the process groups with the actor's sizes, also for a reference worker.
+    request = request_of(role, config.actor.megatron)
+    if role == "ref":
+        request = replace(request, overrides=request_of(role, config.ref.megatron).overrides)
     if role == "actor_rollout_ref":
         _refuse_other_reference(request, config)
     _construct(original, worker, request, config, role, *args, **kwargs)

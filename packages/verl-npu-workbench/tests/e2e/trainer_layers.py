@@ -29,8 +29,12 @@ OVERRIDES: dict[str, dict[str, object]] = {
 def main() -> None:
     """Compare, and print."""
     import torch
+    from verl_npu_workbench.jobs.keys import ACTOR, MODEL, PACKED, STRATEGY
+    from verl_npu_workbench.jobs.settings import Settings
+    from verl_npu_workbench.layers.causes import Sampling
     from verl_npu_workbench.layers.comparing import compare, content
     from verl_npu_workbench.layers.computing import _load, generated
+    from verl_npu_workbench.layers.running import _trainer
     from verl_npu_workbench.layers.training import trained
 
     from verl_npu.features.weight_sync.transport.tensors import digest_of
@@ -56,15 +60,22 @@ def main() -> None:
         "attention": "flash_attention_2" if packed else "sdpa",
         "settings": {"temperature": TEMPERATURE},
     }
-    trainer = {"strategy": strategy, "dtype": dtype, "ranks": 2, "ulysses": int(parallel), "remove_padding": packed}
-    experts = 2 // int(parallel) if kind == "qwen3_moe" else 1
-    sizes = {"tensor_model_parallel_size": int(parallel), "expert_model_parallel_size": experts}
-    asked["trainer"] = {**trainer, "model_dtype": "fp32", "megatron": {**sizes, "vanilla_mbridge": True}}
-    asked["trainer"]["fused"] = "torch" if fault == "fused" else ""
+    script = {
+        STRATEGY: strategy,
+        PACKED: packed,
+        f"{MODEL}.use_fused_kernels": fault == "fused",
+        f"{ACTOR}.fsdp_config.mixed_precision.param_dtype": dtype,
+        f"{ACTOR}.ulysses_sequence_parallel_size": int(parallel),
+        f"{ACTOR}.megatron.dtype": dtype,
+        f"{ACTOR}.megatron.vanilla_mbridge": True,
+        f"{ACTOR}.megatron.tensor_model_parallel_size": int(parallel),
+        f"{ACTOR}.megatron.expert_model_parallel_size": 2 if kind == "qwen3_moe" else 1,
+    }
+    asked["trainer"] = _trainer(Settings(script), 2, [])
     (folder / "ask.json").write_text(json.dumps(asked))
     prompts = [[5 + (7 * n + row) % 500 for n in range(length)] for row, length in enumerate(LENGTHS)]
     engine = generated(copy.deepcopy(model), prompts, NEW, TEMPERATURE)
-    found = compare(model, trained(folder, asked, engine.batch, model), engine, temperature=TEMPERATURE)
+    found = compare(model, trained(folder, asked, engine.batch, model), engine, Sampling(TEMPERATURE))
     print("ANSWER " + json.dumps(content(found, [])))
 
 

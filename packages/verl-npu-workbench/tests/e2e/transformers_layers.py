@@ -101,7 +101,7 @@ def main() -> None:
         Recording(batch, model.dtype, values) for batch, values in torch.load(folder / "engine.pt", weights_only=False)
     )
     again = dict(zip((Reason.CHUNKS,), whole, strict=False))
-    print("ANSWER " + json.dumps(content(compare(model, record(model, engine.batch), engine, None, again), [])))
+    print("ANSWER " + json.dumps(content(compare(model, record(model, engine.batch), engine, reruns=again), [])))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,7 @@ class Fault:
     dtype: torch.dtype = torch.float32
     changes: Mapping[str, object] = field(default_factory=dict)
     """Changes of the right model's configuration."""
-    sampling: Sampling | None = None
-    temperature: float = 1.0
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 FAULTS: list[Fault] = []
@@ -43,12 +42,12 @@ FAULTS: list[Fault] = []
 
 def found(fault: Fault) -> Comparison:
     model = make(fault.kind, fault.dtype, **fault.changes)
-    right = record(model, BATCH, fault.temperature)
+    right = record(model, BATCH, fault.sampling.temperature)
     torch.manual_seed(2)
     seeded = fault.seed(copy.deepcopy(model))
     faulty, reruns = seeded if isinstance(seeded, tuple) else (seeded, {})
     sides = (right, faulty) if fault.side is Side.ENGINE else (faulty, right)
-    return compare(model, *sides, fault.sampling, reruns, fault.temperature)
+    return compare(model, *sides, fault.sampling, reruns)
 
 
 def fault(name: str, kind: str, operator: str, reason: Reason, **more: Any) -> Callable[[Any], Any]:
@@ -75,8 +74,10 @@ def frequencies(base: float, size: int) -> torch.Tensor:
     return 1.0 / base ** (torch.arange(0, size, 2).float() / size)
 
 
-def part(model: Any, path: str) -> Any:
-    return model.get_submodule(path)
+def part(name: str, kind: str, operator: str, reason: Reason, edit: Callable[[Any], object], **more: Any) -> None:
+    """Add a fault that changes the operator's module."""
+    path = operator if operator == "lm_head" else f"model.{operator}"
+    edited(name, kind, operator, reason, lambda model: edit(model.get_submodule(path)), **more)
 
 
 ROTARY, ATTENTION = "layers.0.self_attn.rotary", "layers.0.self_attn.attention"
@@ -174,32 +175,14 @@ def running_positions(model: Any) -> Recording:
 # Norms.
 
 
-def epsilon(path: str, value: float) -> Callable[[Any], None]:
-    return lambda model: setattr(part(model, path), "variance_epsilon", value)
+def epsilon(value: float) -> Callable[[Any], None]:
+    return lambda norm: setattr(norm, "variance_epsilon", value)
 
 
-edited(
-    "epsilon of the first norm",
-    "qwen3",
-    "layers.0.input_layernorm",
-    R.EPSILON,
-    epsilon("model.layers.0.input_layernorm", 1e-5),
-)
-edited(
-    "epsilon of queries",
-    "qwen3_moe",
-    "layers.0.self_attn.q_norm",
-    R.EPSILON,
-    epsilon("model.layers.0.self_attn.q_norm", 1e-3),
-)
-edited(
-    "large epsilon in bfloat16",
-    "deepseek_v3",
-    "layers.0.self_attn.kv_a_layernorm",
-    R.EPSILON,
-    epsilon("model.layers.0.self_attn.kv_a_layernorm", 1e-1),
-    dtype=torch.bfloat16,
-)
+part("epsilon of the first norm", "qwen3", "layers.0.input_layernorm", R.EPSILON, epsilon(1e-5))
+part("epsilon of queries", "qwen3_moe", "layers.0.self_attn.q_norm", R.EPSILON, epsilon(1e-3))
+LATENT = "layers.0.self_attn.kv_a_layernorm"
+part("large epsilon in bfloat16", "deepseek_v3", LATENT, R.EPSILON, epsilon(1e-1), dtype=torch.bfloat16)
 
 # Attention.
 
@@ -231,45 +214,20 @@ fault("pads are seen, up to a longer prompt", "qwen3_moe", ATTENTION, R.PADDING,
 # Weights.
 
 
-def stale(path: str) -> Callable[[Any], None]:
-    def edit(model: Any) -> None:
-        parameter = model.get_parameter(path)
-        parameter.data = (parameter + 0.02 * torch.randn(parameter.shape)).to(parameter.dtype)
-
-    return edit
+def stale(module: Any) -> None:
+    module.weight.data = (module.weight + 0.02 * torch.randn(module.weight.shape)).to(module.weight.dtype)
 
 
-edited(
-    "stale queries", "qwen2", "layers.1.self_attn.q_proj", R.WEIGHT, stale("model.layers.1.self_attn.q_proj.weight")
-)
-edited(
-    "stale embedding in bfloat16",
-    "qwen3",
-    "embed_tokens",
-    R.WEIGHT,
-    stale("model.embed_tokens.weight"),
-    dtype=torch.bfloat16,
-)
-edited("stale router", "qwen3_moe", "layers.1.mlp.gate", R.WEIGHT, stale("model.layers.1.mlp.gate.weight"))
-edited(
-    "stale latent projection",
-    "deepseek_v3",
-    "layers.0.self_attn.kv_b_proj",
-    R.WEIGHT,
-    stale("model.layers.0.self_attn.kv_b_proj.weight"),
-)
-edited(
-    "a layer of zeros",
-    "qwen2",
-    "layers.0.mlp.down_proj",
-    R.WEIGHT,
-    lambda model: part(model, "model.layers.0.mlp.down_proj").weight.zero_(),
-)
+part("stale queries", "qwen2", "layers.1.self_attn.q_proj", R.WEIGHT, stale)
+part("stale embedding in bfloat16", "qwen3", "embed_tokens", R.WEIGHT, stale, dtype=torch.bfloat16)
+part("stale router", "qwen3_moe", "layers.1.mlp.gate", R.WEIGHT, stale)
+part("stale latent projection", "deepseek_v3", "layers.0.self_attn.kv_b_proj", R.WEIGHT, stale)
+part("a layer of zeros", "qwen2", "layers.0.mlp.down_proj", R.WEIGHT, lambda module: module.weight.zero_())
 
 
 @fault("a stale copy", "qwen2", "layers.1.self_attn.o_proj", R.WEIGHT)
 def stale_copy(model: Any) -> Recording:
-    module = part(model, "model.layers.1.self_attn.o_proj")
+    module = model.model.layers[1].self_attn.o_proj
     copied = module.weight + 0.02 * torch.randn(module.weight.shape)
     module.forward = lambda given: given @ copied.T
     return answer(model)
@@ -303,43 +261,19 @@ def exchanged_gate(model: Any) -> Recording:
     return answer(model)
 
 
-def transpose(path: str) -> Callable[[Any], None]:
-    def edit(model: Any) -> None:
-        parameter = model.get_parameter(path)
-        parameter.data = parameter.data.T.contiguous().view(parameter.shape)
-
-    return edit
+def transpose(module: Any) -> None:
+    module.weight.data = module.weight.data.T.contiguous().view(module.weight.shape)
 
 
-edited(
-    "transposed output",
-    "qwen2",
-    "layers.0.self_attn.o_proj",
-    R.TRANSPOSED,
-    transpose("model.layers.0.self_attn.o_proj.weight"),
-)
-edited(
-    "transposed gate in bfloat16",
-    "qwen3",
-    "layers.1.mlp.gate_proj",
-    R.TRANSPOSED,
-    transpose("model.layers.1.mlp.gate_proj.weight"),
-    dtype=torch.bfloat16,
-)
+part("transposed output", "qwen2", "layers.0.self_attn.o_proj", R.TRANSPOSED, transpose)
+part("transposed gate in bfloat16", "qwen3", "layers.1.mlp.gate_proj", R.TRANSPOSED, transpose, dtype=torch.bfloat16)
 
 
-def drop(path: str) -> Callable[[Any], None]:
-    return lambda model: setattr(part(model, path), "bias", None)
+def drop(module: Any) -> None:
+    module.bias = None
 
 
-edited(
-    "no bias of values in bfloat16",
-    "qwen2",
-    "layers.1.self_attn.v_proj",
-    R.BIAS,
-    drop("model.layers.1.self_attn.v_proj"),
-    dtype=torch.bfloat16,
-)
+part("no bias of values in bfloat16", "qwen2", "layers.1.self_attn.v_proj", R.BIAS, drop, dtype=torch.bfloat16)
 edited(
     "no bias of the choice",
     "deepseek_v3",
@@ -366,24 +300,17 @@ def untied(model: Any) -> Recording:
 # Dtypes.
 
 
-def narrow(path: str, dtype: torch.dtype) -> Callable[[Any], None]:
-    def edit(model: Any) -> None:
-        module = part(model, path).to(dtype)
-        forward = module.forward
+def narrow(dtype: torch.dtype) -> Callable[[Any], None]:
+    def edit(module: Any) -> None:
+        forward = module.to(dtype).forward
         module.forward = lambda given: forward(given.to(dtype)).float()
 
     return edit
 
 
-edited("head in bfloat16", "qwen3", "lm_head", R.DTYPE, narrow("lm_head", torch.bfloat16))
-edited("head in float16", "qwen2", "lm_head", R.DTYPE, narrow("lm_head", torch.float16))
-edited(
-    "values in bfloat16",
-    "qwen3_moe",
-    "layers.1.self_attn.v_proj",
-    R.DTYPE,
-    narrow("model.layers.1.self_attn.v_proj", torch.bfloat16),
-)
+part("head in bfloat16", "qwen3", "lm_head", R.DTYPE, narrow(torch.bfloat16))
+part("head in float16", "qwen2", "lm_head", R.DTYPE, narrow(torch.float16))
+part("values in bfloat16", "qwen3_moe", "layers.1.self_attn.v_proj", R.DTYPE, narrow(torch.bfloat16))
 
 # Experts.
 
@@ -433,7 +360,7 @@ def own_labels(model: Any) -> Recording:
     return Recording(made.batch, made.dtype, values)
 
 
-fault("log-probabilities without temperature", "qwen2", "logprobs", R.TEMPERATURE, temperature=0.7)(
+fault("log-probabilities without temperature", "qwen2", "logprobs", R.TEMPERATURE, sampling=Sampling(0.7))(
     lambda model: answer(model)
 )
 fault("log-probabilities at another temperature", "qwen3", "logprobs", R.TEMPERATURE, dtype=torch.bfloat16)(
@@ -500,7 +427,7 @@ fault("a cached prefix of another prompt", "qwen3_moe", ATTENTION, R.PREFIX)(cac
 @fault("graphs with old weights", "qwen3", "layers", R.GRAPHS)
 def old_graph(model: Any) -> Given:
     right = answer(copy.deepcopy(model))
-    stale("model.layers.0.mlp.up_proj.weight")(model)
+    stale(model.model.layers[0].mlp.up_proj)
     return only(answer(model), OUTPUTS), {R.PREFIX: only(answer(model), OUTPUTS), R.GRAPHS: only(right, OUTPUTS)}
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import modeling_utils
 from verl_npu_workbench.jobs.settings import Settings
-from verl_npu_workbench.layers.causes import Reason
+from verl_npu_workbench.layers.causes import Reason, Sampling
 from verl_npu_workbench.layers.comparing import Comparison, Side, compare, content, numbers
 from verl_npu_workbench.layers.computing import generated
 from verl_npu_workbench.layers.judging import Verdict
@@ -69,7 +69,7 @@ def test_an_engine_with_a_cache_is_as_expected(kind: str) -> None:
     model.config._attn_implementation = "sdpa"
     engine = generated(copy.deepcopy(model), PROMPTS, 4, 0.7)
     assert [len(each) for each in engine.batch.tokens] == [7, 9]
-    made = compare(model, record(model, engine.batch, 0.7), engine, temperature=0.7)
+    made = compare(model, record(model, engine.batch, 0.7), engine, Sampling(0.7))
     assert made.first is None
     assert len(made.sides[Side.ENGINE].operators) == len(made.sides[Side.TRAINER].operators)
     assert made.numbers is not None
@@ -244,8 +244,8 @@ def test_a_token_whose_experts_rounding_decides_flips() -> None:
     (flips,) = (each for each in made.sides[Side.ENGINE].operators if each.operator.name == "layers.0.mlp")
     assert flips.verdict is Verdict.FLIPS
     assert flips.flips is not None
-    assert flips.flips.flipped == 1
-    assert flips.flips.margin < 1e-6
+    assert flips.flips["flipped"] == 1
+    assert flips.flips["margin"] < 1e-6
 
 
 def test_a_token_with_other_experts_for_no_reason_does_not() -> None:
@@ -335,8 +335,8 @@ def test_a_megatron_trainer_gets_the_scripts_sizes_and_overrides_as_far_as_there
         }
     )
     found = _trainer(settings, 2, notes)
-    assert found["ranks"] == found["megatron"]["tensor_model_parallel_size"] == 2
-    assert found["megatron"]["override_transformer_config"] == {"layernorm_epsilon": 0.1}
+    assert found["ranks"] == found["shared"] == found["engine"]["tensor_model_parallel_size"] == 2
+    assert found["engine"]["override_transformer_config"] == {"layernorm_epsilon": 0.1}
     assert notes == [
         "the trainer's tensor parallelism 4: computed with 2",
         "the trainer's pipeline parallelism 2: computed with 1",

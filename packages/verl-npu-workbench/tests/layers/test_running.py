@@ -14,6 +14,7 @@ import pytest
 import torch
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.layers import EXCHANGED, running, vllm
+from verl_npu_workbench.layers.recording import Recorder
 from verl_npu_workbench.layers.running import compare_layers
 
 from verl_npu.errors import RolloutError
@@ -118,6 +119,16 @@ def test_a_model_with_linear_attention_has_no_chunks(path: Path, monkeypatch: py
     assert not uncached["enable_prefix_caching"]
 
 
+def test_a_model_with_pictures_takes_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With none, vllm-ascend 0.11.0's runner lacks is_mm_embed, which it reads for each such model."""
+    config = {"model_type": "qwen2_5_vl", "text_config": {"vocab_size": 50}, "vision_config": {}}
+    (path / "config.json").write_text(json.dumps(config))
+    programs = Programs([GOOD])
+    compared(path, programs, monkeypatch, enforce_eager=True)
+    ((_, engine),) = programs.engines
+    assert engine["limit_mm_per_prompt"]["image"] == 1
+
+
 def test_the_engine_has_the_settings_of_the_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs, key = Programs([GOOD]), "engine_kwargs.vllm"
     more = {f"{key}.compilation_config.cudagraph_mode": "PIECEWISE", f"{key}.additional_config.a.b": 1}
@@ -197,8 +208,19 @@ def test_the_answers_are_written_after_the_recordings(tmp_path: Path, monkeypatc
     assert not (tmp_path / "answers.json").exists()
 
 
-@pytest.mark.parametrize("name", ["layers.0.linear_attn.out_proj:in", "layers.0.self_attn.o_proj:in"])
+def test_tokens_that_are_embedded_before_the_model_is_called_are_recorded() -> None:
+    recorder = Recorder()
+    model = SimpleNamespace(embed_input_ids=lambda ids: recorder.add("embed_tokens:out", ids[:, None].float()))
+    batch = SimpleNamespace(req_ids=["0-a"], num_computed_tokens_cpu=[0])
+    watched = vllm._Watched(SimpleNamespace(model=model, input_batch=batch), recorder, {"0-a": 2})
+    watched.embed_input_ids(torch.tensor([5, 6]))
+    ((places, rows),) = recorder.taken["embed_tokens:out"]
+    assert (places, rows.tolist()) == ([(0, 0), (0, 1)], [[5], [6]])
+
+
+@pytest.mark.parametrize("name", ["linear_attn.out_proj:in", "self_attn.o_proj:in", "self_attn.q_norm:out"])
 def test_the_parts_of_all_ranks_are_joined_in_their_order(name: str, tmp_path: Path) -> None:
+    name = f"layers.0.{name}"
     for rank in range(11):
         torch.save({"values": {name: torch.tensor([[rank]])}, "weights": {}}, tmp_path / f"rank-{rank}.pt")
     (tmp_path / "answers.json").write_text(json.dumps({"tokens": [[1, 2]], "prompts": [1], "logprobs": [0.0]}))

@@ -27,7 +27,7 @@ from ..jobs.rules import findings, unexported
 from ..jobs.script import Script
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
-from ..plan.starting import started, without_repeats
+from ..plan.starting import Start, started, without_repeats
 from ..sandbox import why_none
 from . import overrides
 from .options import command, unconfined_option
@@ -147,7 +147,7 @@ def check_script(
     if source != upstreams.INSTALLED and not Path(source).is_dir():
         raise SourceError(
             subject=f"--source {source}",
-            expected=_("a folder: the source tree where the script is started"),
+            expected=_("a folder: the source tree that the script is started in"),
             found=_("a path that is not a folder"),
             fix=_("specify a folder (unpack a wheel first), or omit --source"),
         )
@@ -161,7 +161,7 @@ def check_script(
         lacking = [package for module, package in _READERS.items() if importlib.util.find_spec(module) is None]
         job, refusal = (None, None) if lacking else _composed(trainer, tree, unconfined)
         asked = _script(captured, trainer, job.settings if job else Settings({}), tree)
-        starting = _started(job, model_config, unconfined) if starts and job else _Start()
+        starting = _started(job, model_config, unconfined) if starts and job else Start()
         foreign = _("the settings, because {module} does not import verl").format(module=trainer.module)
         verls = job is None or uses_verl(job)
         unread = [_unread(asked, lacking), "" if verls else foreign, starting.not_judged]
@@ -194,21 +194,11 @@ def check_script(
     sys.exit(Status.FOUND if refused else Status.NOT_JUDGED if judged.not_judged else Status.FINE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """The result of starting the job, or an empty result if the job was not started."""
-
-    found: Sequence[Finding] = ()
-    said: str = ""
-    """How far the job got before it was stopped."""
-    not_judged: str = ""
-
-
-def _started(job: Job, model_config: Path | None, unconfined: bool) -> _Start:
+def _started(job: Job, model_config: Path | None, unconfined: bool) -> Start:
     try:
-        return _Start(*started(job, model_config, unconfined))
+        return started(job, model_config, unconfined)
     except PlanError as error:
-        return _Start(not_judged=_("the start of the job ({error})").format(error=error))
+        return Start(not_judged=_("the start of the job ({error})").format(error=error))
 
 
 _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -61,7 +61,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The engine's sampling settings."""
+    """The sampling settings. The trainer has the same temperature."""
 
     temperature: float = 1.0
     top_k: int = -1
@@ -99,8 +99,8 @@ def cause_of(
     judgement: Judgement,
     recording: Recording,
     pair: Pair,
-    sampling: Sampling | None = None,
-    reruns: Mapping[Reason, Recording] | None = None,
+    sampling: Sampling,
+    reruns: Mapping[Reason, Recording] | None,
 ) -> Cause | None:
     """Return the cause of an operator's error, or None if no tested cause explains the error.
 
@@ -110,7 +110,7 @@ def cause_of(
         if not judge_one(judgement.operator, again, pair.on(again.batch)).is_bad:
             said = _("without {reason}, this operator is as expected").format(reason=reason.value)
             return Cause(reason, said)
-    search = _Search(judgement, recording, pair, sampling or Sampling())
+    search = _Search(judgement, recording, pair, sampling)
     for candidates in _CANDIDATES.get(judgement.operator.kind, (_weights,)):
         for cause in candidates(search):
             with exchanged(cause.edit, *pair):
@@ -138,12 +138,19 @@ class _Search:
     def config(self) -> Any:
         return self.pair.exact.decoder.config
 
-    def error(self, edit: Edit) -> float:
-        """Apply the edit to the reference, and return the operator's error relative to the edited reference."""
-        with exchanged(edit, self.pair.exact):
-            found = self.pair.exact.compute(self.operator, self.recording.values).double()
-        made = self.recording.together(self.operator.made).double()
-        return float((made - found).norm().nan_to_num(nan=torch.inf))
+    def measured(self, edit: Callable[[float], Edit], around: float) -> float:
+        """Return the value with the smallest error, among a thirtieth and thirty times of one."""
+        made, width = self.recording.together(self.operator.made).double(), 30.0
+
+        def error(value: float) -> float:
+            with exchanged(edit(value), self.pair.exact):
+                found = self.pair.exact.compute(self.operator, self.recording.values).double()
+            return float((made - found).norm().nan_to_num(nan=torch.inf))
+
+        for _round in range(10):
+            around = min((around * width ** (step / 8) for step in range(-8, 9)), key=error)
+            width **= 1 / 8
+        return around
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -178,10 +185,22 @@ class _Search:
         return _("{path}: {difference}").format(path=path, difference=said)
 
 
-def _instead(found: object, own: object, words: str = _("{found} instead of {own}"), **more: object) -> str:
+def _instead(found: object, own: object, words: str = _("{found} instead of {own}"), **more: str) -> str:
     """Return a text about a value of this side and the trainer's one."""
     one, other = (f"{each:g}" if isinstance(each, float) else each for each in (found, own))
     return words.format(found=one, own=other, **more)
+
+
+def _other(
+    reason: Reason, own: object, values: Iterable[Any], edit: Callable[[Any], Edit], *words: str, **more: str
+) -> Iterator[Cause]:
+    """Try values that are not the trainer's own one."""
+    return (Cause(reason, _instead(each, own, *words, **more), edit(each)) for each in values if each != own)
+
+
+def _rounded(measured: float, *digits: int) -> list[float]:
+    """Return a measured value, first with only so many digits."""
+    return [*(float(f"{measured:.{each}g}") for each in digits), measured]
 
 
 # Norms.
@@ -202,11 +221,9 @@ def _epsilons(search: _Search) -> Iterator[Cause]:
     # The smaller the variance, the better epsilon shows.
     low = variance <= variance.quantile(0.25)
     found = float((sums - variance)[low].median())
-    if not math.isfinite(found):
-        return
-    for value in (10.0 ** round(math.log10(max(found, 1e-12))), found, 0.0):
-        if value >= 0 and value != own:
-            yield Cause(Reason.EPSILON, _instead(value, own), _of_all(name.rpartition(".")[2], leaf, value))
+    if math.isfinite(found):
+        values = (10.0 ** round(math.log10(max(found, 1e-12))), max(found, 0.0), 0.0)
+        yield from _other(Reason.EPSILON, own, values, partial(_of_all, name.rpartition(".")[2], leaf))
 
 
 # Rotary embeddings.
@@ -227,19 +244,15 @@ def _rotary(search: _Search) -> Iterator[Cause]:
         # An error of the angle weighs less for a high frequency.
         known = frequencies.clamp(min=1e-12)
         slope = -float((known.log() * known.square() * steps).sum() / (steps.square() * known.square()).sum())
-        bases = [float(f"{math.exp(min(slope, 60.0)):.{digits}g}") for digits in (1, 2, 3)]
-    for each in bases:
-        if each != base:
-            yield Cause(Reason.BASE, _instead(each, base), _frequency(each**-steps))
+        bases = _rounded(math.exp(min(slope, 60.0)), 1, 2, 3)
+    yield from _other(Reason.BASE, base, bases, lambda each: _frequency(each**-steps))
     yield from _scaled(search.config, *(float(base ** -steps[-1] / each[-1]) for each in (own, frequencies)))
     divided = float((own / frequencies)[: max(1, len(own) // 2)].median())
-    for each in (float(f"{divided:.2g}"), divided):
-        said = _("frequencies divided by {factor}").format(factor=f"{each:.4g}")
-        yield Cause(Reason.SCALING, said, _frequency(own / each, factor))
+    slower, said = (lambda each: _frequency(own / each, factor)), _("frequencies divided by {found}")
+    yield from _other(Reason.SCALING, 1.0, _rounded(divided, 2), slower, said)
     yield Cause(Reason.SCALING, _("no scaling"), _frequency(base**-steps, 1.0))
-    for each in (float(f"{measured:.3g}"), measured):
-        said = _instead(each, factor, _("a factor of cos and sin of {found} instead of {own}"))
-        yield Cause(Reason.SCALING, said, _frequency(own, each))
+    said = _("a factor of cos and sin of {found} instead of {own}")
+    yield from _other(Reason.SCALING, factor, _rounded(measured, 3), partial(_frequency, own), said)
     yield Cause(Reason.SCALING, _("other frequencies"), _frequency(frequencies, measured))
     yield Cause(Reason.LAYOUT, _("pairs of neighbors instead of halves, or the reverse"), _other_layout(search))
 
@@ -352,9 +365,8 @@ def _attention(search: _Search) -> Iterator[Cause]:
             said = _("attention sees the pad tokens before each prompt, up to {length} tokens").format(length=length)
             if any(counts):
                 yield Cause(Reason.PADDING, said, _set("pads", (counts, token)))
-    own = search.module.scaling
-    measured = _minimum(lambda value: search.error(_of_all("self_attn", "scaling", value)), own)
-    yield Cause(Reason.SCALE, _instead(measured, own), _of_all("self_attn", "scaling", measured))
+    own, edit = search.module.scaling, partial(_of_all, "self_attn", "scaling")
+    yield from _other(Reason.SCALE, own, [search.measured(edit, own)], edit)
 
 
 def _seen(search: _Search) -> Iterator[Cause]:
@@ -386,18 +398,15 @@ def _seen(search: _Search) -> Iterator[Cause]:
         errors = (seen[..., :-1] / seen[..., -1:]).transpose(0, 1).flatten(1) - made[row]
         best = int(errors.norm(dim=1).nan_to_num(nan=torch.inf).argmin())
         first[row], last[row] = (best, row) if best <= row else (start, start + best - row - 1)
-    row = bad[0]
-    begins, reason = [int(exact.places[first[each]]) for each in bad], Reason.MASK
-    (begin, first_row), (token, own_row), (end, last_row) = (
-        (int(exact.places[each]), int(exact.rows[each])) for each in (first[row], row, last[row])
-    )
+    three = torch.stack([torch.tensor(bad[0]), first[bad[0]], last[bad[0]]])
+    (token, begin, end), (row, first_row, last_row) = exact.places[three].tolist(), exact.rows[three].tolist()
     said = _("token {token} of sequence {row} sees tokens {first} to {last}")
-    if first_row != own_row:
+    if first_row != row:
         said = _(
             "token {token} of sequence {row} sees tokens {first} to {last} of sequences {first_row} to {last_row}"
         )
-    values = {"token": token, "row": own_row, "first": begin, "last": end}
-    said = said.format(**values, first_row=first_row, last_row=last_row)
+    said = said.format(token=token, row=row, first=begin, last=end, first_row=first_row, last_row=last_row)
+    begins, reason = exact.places[first[bad]].tolist(), Reason.MASK
     common = statistics.mode(begins)
     if common and begins.count(common) > len(begins) / 2:
         reason, said = Reason.CHUNKS, _("tokens from {token} on do not see earlier tokens").format(token=common)
@@ -449,9 +458,8 @@ def _fitted(search: _Search) -> Iterator[Cause]:
     name, module = search.operator.module, search.module
     given, made = (search.recording.values[f"{name}:{each}"].double() for each in ("in", "out"))
     # With as many features as tokens, some weight fits any outputs.
-    if len(given) < 1.1 * given.shape[1] or search.judgement.verdict is not Verdict.DIFFERENT:
-        return
-    if not bool(given.isfinite().all() and made.isfinite().all()):
+    fits_any = len(given) < 1.1 * given.shape[1] or search.judgement.verdict is not Verdict.DIFFERENT
+    if fits_any or not bool(given.isfinite().all() and made.isfinite().all()):
         return
     bias = getattr(module, "bias", None)
     weight = torch.linalg.lstsq(given, made if bias is None else made - bias).solution.T
@@ -473,10 +481,9 @@ def _routing(search: _Search) -> Iterator[Cause]:
     }
     for leaf, values in tried.items():
         own = next((getattr(each, leaf) for each in owners if hasattr(each, leaf)), None)
-        for value in values:
-            if own is not None and value != own:
-                said = _instead(value, own, _("{setting} is {found} instead of {own}"), setting=leaf)
-                yield Cause(Reason.ROUTING, said, _of_all("mlp|gate", leaf, value))
+        if own is not None:
+            said = _("{setting} is {found} instead of {own}")
+            yield from _other(Reason.ROUTING, own, values, partial(_of_all, "mlp|gate", leaf), said, setting=leaf)
     bias = getattr(search.module.gate, "e_score_correction_bias", None)
     if bias is not None:
         yield Cause(Reason.BIAS, _("without e_score_correction_bias"), _parameters({name: torch.zeros_like(bias)}))
@@ -521,11 +528,8 @@ def _chosen(search: _Search) -> Iterator[Cause]:
 
 
 def _sampled(search: _Search) -> Iterator[Cause]:
-    own, sampling = search.pair.exact.temperature, search.sampling
-    measured = _minimum(lambda value: search.error(_set("temperature", value)), own)
-    for value in (float(f"{measured:.2g}"), float(f"{measured:.3g}"), measured):
-        if value != own:
-            yield Cause(Reason.TEMPERATURE, _instead(value, own), _set("temperature", value))
+    own, sampling, edit = search.pair.exact.temperature, search.sampling, partial(_set, "temperature")
+    yield from _other(Reason.TEMPERATURE, own, _rounded(search.measured(edit, own), 2, 3), edit)
     if sampling.top_k > 0 or sampling.top_p < 1:
         said = _(
             "log-probabilities are computed only among the tokens that top_k={top_k} and top_p={top_p} keep"
@@ -632,12 +636,3 @@ def _parameters(held: Mapping[str, torch.Tensor]) -> Edit:
             yield owner, leaf, torch.nn.Parameter(made, False) if isinstance(before, torch.nn.Parameter) else made
 
     return edit
-
-
-def _minimum(error: Callable[[float], float], around: float) -> float:
-    """Return the value with the smallest error, among a thirtieth and thirty times of one."""
-    width = 30.0
-    for _round in range(10):
-        around = min((around * width ** (step / 8) for step in range(-8, 9)), key=error)
-        width **= 1 / 8
-    return around

@@ -95,7 +95,6 @@ def compare(
     engine: Recording,
     sampling: Sampling | None = None,
     reruns: Mapping[Reason, Recording] | None = None,
-    temperature: float = 1.0,
     graphs: Recording | None = None,
 ) -> Comparison:
     """Compare both the trainer and the engine with a run of the trainer's model on the host, and look for the cause of
@@ -107,13 +106,15 @@ def compare(
     Raises:
         RolloutError: no operator of the trainer or no operator of the engine was recorded.
     """
+    sampling = sampling or Sampling()
     recordings = {Side.TRAINER: trainer, Side.ENGINE: engine, **({Side.GRAPHS: graphs} if graphs else {})}
     pairs: dict[torch.dtype, Pair] = {}
     judged, firsts = {}, {}
     for side, recording in recordings.items():
         batch, dtype = recording.batch, recording.dtype
         if dtype not in pairs:
-            pairs[dtype] = Pair(*(Reference(model, batch, each, temperature) for each in (torch.float64, dtype)))
+            made = (Reference(model, batch, each, sampling.temperature) for each in (torch.float64, dtype))
+            pairs[dtype] = Pair(*made)
         pair = pairs[dtype].on(batch)
         found = list(judge(recording, pair))
         if not found:
@@ -196,5 +197,4 @@ def _side(judged: Judged) -> dict[str, object]:
 
 def _judgement(each: Judgement) -> dict[str, object]:
     names = {"operator": each.operator.name, "kind": each.operator.kind.value, "verdict": each.verdict.value}
-    values = {name: getattr(each, name) for name in ("error", "rounding", "ratio", "tokens")}
-    return {**names, **values, "flips": each.flips and asdict(each.flips)}
+    return names | {name: getattr(each, name) for name in ("error", "rounding", "ratio", "tokens", "flips")}

@@ -46,19 +46,19 @@ def main(words: list[str]) -> None:
     trained = getattr(torch, asked["trainer"]["dtype"])
     # Neither side may have more digits than the reference.
     model = _load(asked, torch.promote_types(dtype, trained), "sdpa")
-    sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
+    sampling = Sampling(**asked["settings"])
     if (folder / ANSWERS).exists():
         engine = read(folder, dtype, model)
     else:
         served = model if dtype == trained else _load(asked, dtype, "sdpa")
-        engine = generated(served, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
+        engine = generated(served, asked["prompts"], asked["sampling"]["max_tokens"], sampling.temperature)
     trainer, said, notes = _trained(folder, asked, engine.batch, model)
     again = {
         Reason(name): read(folder / str(number), dtype, model)
         for number, name in enumerate(EXCHANGED)
         if (folder / str(number) / ANSWERS).exists()
     }
-    made = compare(model, trainer, engine, sampling, again, temperature, again.pop(Reason.GRAPHS, None))
+    made = compare(model, trainer, engine, sampling, again, again.pop(Reason.GRAPHS, None))
     result = {"trainer": said, **content(made, notes)}
     (folder / RESULT).write_bytes(pickle.dumps(result))
 

@@ -139,8 +139,8 @@ def _compare(worker: Worker, step: int, engine: Recording | None) -> tuple[objec
     if model is None or engine is None:
         return None
     settings = worker.config.rollout
-    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p, int(settings.prompt_length))
-    result = content(compare(model, trainer, engine, sampling, temperature=float(settings.temperature)), ())
+    sampling = Sampling(float(settings.temperature), settings.top_k, settings.top_p, int(settings.prompt_length))
+    result = content(compare(model, trainer, engine, sampling), ())
     where = f"rank {judge} of {len(all_apart)}, whose engine is furthest from the trainer"
     folder = environment.MANIFEST_DIR.read()
     if folder:

@@ -43,17 +43,6 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Flips:
-    """Tokens whose expert selection depends on rounding."""
-
-    flipped: int
-    """Tokens whose output differs by more than rounding, and whose scores are so close that rounding may choose
-    another expert."""
-    margin: float
-    """The largest distance of the last chosen score and the next one, among flipped tokens."""
-
-
-@dataclass(frozen=True, slots=True)
 class Judgement:
     """The verdict on one operator on one side of the comparison."""
 
@@ -67,7 +56,10 @@ class Judgement:
     """The largest error of a token, in units of its rounding."""
     beyond: torch.Tensor = field(compare=False)
     """Marks the tokens beyond the margin."""
-    flips: Flips | None = None
+    flips: Mapping[str, float] | None = None
+    """The tokens whose output differs by more than rounding, and whose scores are so close that rounding may choose
+    another expert: their number, `flipped`, and the largest distance of the last chosen score and the next one,
+    `margin`."""
 
     @property
     def tokens(self) -> float:
@@ -91,6 +83,10 @@ class Pair(NamedTuple):
         return Pair(*(each.on(batch) for each in self))
 
 
+_KNOWN = {Kind.MODEL: "norm:in", Kind.FUSED: f"{HEAD}:out"}
+"""Values that make operators with more than one module superfluous."""
+
+
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     """Judge each operator whose inputs and outputs were recorded, in execution order.
 
@@ -105,11 +101,8 @@ def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     for operator in seen:
         if operator.kind in (Kind.BLOCK, Kind.MLP) and not any(name.startswith(operator.name) for name in missing):
             continue
-        if operator.kind is Kind.MODEL and "norm:in" in values:
-            continue
-        if operator.kind is Kind.FUSED and f"{HEAD}:out" in values:
-            continue
-        yield judge_one(operator, recording, pair)
+        if _KNOWN.get(operator.kind) not in values:
+            yield judge_one(operator, recording, pair)
 
 
 def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement:
@@ -140,8 +133,8 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
         verdict = Verdict.LARGER if ratio > MARGIN else Verdict.EXPECTED
     if operator.kind is Kind.EXPERTS or bool(near.any()):
         flipped = near & (ratios > MARGIN)
-        flips = Flips(int(flipped.sum()), float(gap[flipped].max()) if bool(flipped.any()) else 0.0)
-        if verdict is Verdict.EXPECTED and flips.flipped:
+        flips = {"flipped": int(flipped.sum()), "margin": float(gap[flipped].max()) if bool(flipped.any()) else 0.0}
+        if verdict is Verdict.EXPECTED and flips["flipped"]:
             verdict = Verdict.FLIPS
     whole = float(exact.norm()) or 1.0
     parts = float((made - exact).norm()) / whole, float((rounded - exact).norm()) / whole

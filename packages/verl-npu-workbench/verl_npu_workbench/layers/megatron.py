@@ -9,53 +9,38 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from .recording import ATTENTION, HEAD, KEY, QUERY, VALUE, Place, Recorder
+from .recording import HEAD, SHARDED, Place, Recorder
 
-Names: TypeAlias = tuple[int, Sequence[str]]
-"""The dimension along which the ranks of a tensor-parallel group divide values, and transformers' names of them."""
-
-_ROWS, _FEATURES = 0, 1
-_INPUTS: Mapping[str, Names] = {
-    "input_layernorm": (_ROWS, ["input_layernorm:in"]),
-    "self_attention.q_layernorm": (_FEATURES, ["self_attn.q_norm:in"]),
-    "self_attention.k_layernorm": (_FEATURES, ["self_attn.k_norm:in"]),
-    "self_attention.core_attention": (_FEATURES, [f"self_attn.{each}" for each in (QUERY, KEY, VALUE)]),
-    "self_attention.linear_proj": (_FEATURES, ["self_attn.o_proj:in"]),
-    "pre_mlp_layernorm": (_ROWS, ["post_attention_layernorm:in"]),
-    "mlp.linear_fc2": (_FEATURES, ["mlp.down_proj:in"]),
-    "final_layernorm": (_ROWS, ["norm:in"]),
-    "output_layer": (_ROWS, [f"{HEAD}:in"]),
-}
-"""The first inputs of Megatron's modules."""
-_OUTPUTS: Mapping[str, Names] = {
-    "embedding": (_ROWS, ["embed_tokens:out"]),
+_WATCHED: Mapping[str, tuple[str, str]] = {
+    "embedding": ("", "embed_tokens:out"),
     "input_layernorm": (
-        _ROWS,
-        ["input_layernorm:out", "self_attn:in", *(f"self_attn.{each}_proj:in" for each in "qkv")],
+        "input_layernorm:in",
+        "input_layernorm:out self_attn:in self_attn.q_proj:in self_attn.k_proj:in self_attn.v_proj:in",
     ),
-    "self_attention.linear_qkv": (_FEATURES, [f"self_attn.{each}_proj:out" for each in "qkv"]),
-    "self_attention.q_layernorm": (_FEATURES, ["self_attn.q_norm:out"]),
-    "self_attention.k_layernorm": (_FEATURES, ["self_attn.k_norm:out"]),
-    "self_attention.core_attention": (_FEATURES, [f"self_attn.{ATTENTION}"]),
-    "self_attention.linear_proj": (_ROWS, ["self_attn.o_proj:out"]),
-    "self_attention": (_ROWS, ["self_attn:out"]),
+    "self_attention.linear_qkv": ("", "self_attn.q_proj:out self_attn.k_proj:out self_attn.v_proj:out"),
+    "self_attention.q_layernorm": ("self_attn.q_norm:in", "self_attn.q_norm:out"),
+    "self_attention.k_layernorm": ("self_attn.k_norm:in", "self_attn.k_norm:out"),
+    "self_attention.core_attention": ("self_attn.query self_attn.key self_attn.value", "self_attn.attention"),
+    "self_attention.linear_proj": ("self_attn.o_proj:in", "self_attn.o_proj:out"),
+    "self_attention": ("", "self_attn:out"),
     "pre_mlp_layernorm": (
-        _ROWS,
-        ["post_attention_layernorm:out", "mlp:in", *(f"mlp.{each}:in" for each in ("gate_proj", "up_proj", "gate"))],
+        "post_attention_layernorm:in",
+        "post_attention_layernorm:out mlp:in mlp.gate_proj:in mlp.up_proj:in mlp.gate:in",
     ),
-    "mlp.router.gating": (_ROWS, ["mlp.gate:out"]),
-    "mlp.linear_fc1": (_FEATURES, ["mlp.gate_proj:out", "mlp.up_proj:out"]),
-    "mlp.linear_fc2": (_ROWS, ["mlp.down_proj:out"]),
-    "mlp": (_ROWS, ["mlp:out"]),
-    "final_layernorm": (_ROWS, ["norm:out"]),
-    "output_layer": (_FEATURES, [f"{HEAD}:out"]),
+    "mlp.router.gating": ("", "mlp.gate:out"),
+    "mlp.linear_fc1": ("", "mlp.gate_proj:out mlp.up_proj:out"),
+    "mlp.linear_fc2": ("mlp.down_proj:in", "mlp.down_proj:out"),
+    "mlp": ("", "mlp:out"),
+    "final_layernorm": ("norm:in", "norm:out"),
+    "output_layer": ("lm_head:in", "lm_head:out"),
 }
-"""The outputs of modules or methods. An output with several names is all of them, or `_sections` takes it apart."""
+"""The names of the first inputs and of the output of Megatron's modules and methods. An output with several names is
+all of them, or `_sections` takes it apart."""
 _METHODS = {
     "self_attention.linear_qkv": ("_rmsnorm", "input_layernorm"),
     "mlp.linear_fc1": ("_rmsnorm", "pre_mlp_layernorm"),
@@ -81,21 +66,22 @@ def padded(lengths: Mapping[int, int], size: int, packed: bool) -> list[Place | 
 
 @contextmanager
 def recorded(engine: Any, recorder: Recorder, places: Sequence[Place | None]) -> Iterator[None]:
-    """Record what the engine computes for rows at these places. The first rank of a tensor-parallel group receives the
-    complete values."""
+    """Record what the engine computes for the rows that `places` selects. The first rank of a tensor-parallel group
+    receives the complete values."""
     from megatron.core import parallel_state
     from verl.utils.megatron_utils import unwrap_model
 
     group, config = parallel_state.get_tensor_model_parallel_group(), engine.tf_config
     size, sections = dist.get_world_size(group), _sections(engine, dist.get_world_size(group))
 
-    def whole(value: torch.Tensor, dimension: int) -> torch.Tensor:
-        if size == 1 or (dimension == _ROWS and not config.sequence_parallel):
+    def whole(value: torch.Tensor, name: str) -> torch.Tensor:
+        features = SHARDED.fullmatch(name) or name == f"{HEAD}:out"
+        if size == 1 or not (features or config.sequence_parallel):
             return value.reshape(len(places), -1)
-        value = value.reshape(len(places) // (size if dimension == _ROWS else 1), -1).contiguous()
+        value = value.reshape(len(places) // (1 if features else size), -1).contiguous()
         parts = [torch.empty_like(value) for _ in range(size)]
         dist.all_gather(parts, value, group)
-        return torch.cat(parts, dim=dimension)
+        return torch.cat(parts, dim=1 if features else 0)
 
     def add(prefix: str, names: Iterable[str], values: Iterable[torch.Tensor]) -> None:
         for name, value in zip(names, values, strict=False):
@@ -104,19 +90,19 @@ def recorded(engine: Any, recorder: Recorder, places: Sequence[Place | None]) ->
 
     def watch(prefix: str, key: str, module: Any) -> None:
         def before(module: object, args: tuple[Any, ...]) -> None:
-            dimension, names = _INPUTS[key]
-            add(prefix, names, (whole(each, dimension) for each in args[: len(names)]))
+            names = _WATCHED[key][0].split()
+            add(prefix, names, (whole(each, name) for each, name in zip(args, names, strict=False)))
 
         def after(key: str, made: Any) -> Any:
-            dimension, names = _OUTPUTS[key]
-            value = whole(made[0] if isinstance(made, tuple) else made, dimension)
+            names = _WATCHED[key][1].split()
+            value = whole(made[0] if isinstance(made, tuple) else made, names[0])
             add(prefix, names, sections[key](value) if key in sections else [value] * len(names))
             return made
 
-        if key in _INPUTS:
+        if key in _WATCHED:
             stack.callback(module.register_forward_pre_hook(before).remove)
-        if key in _OUTPUTS and type(module).__name__ != "IdentityOp":
-            stack.callback(module.register_forward_hook(lambda own, args, made: after(key, made)).remove)
+            if type(module).__name__ != "IdentityOp":
+                stack.callback(module.register_forward_hook(lambda own, args, made: after(key, made)).remove)
         method, named = _METHODS.get(key, ("", ""))
         original = getattr(module, method, None)
         if original is not None:

@@ -20,6 +20,7 @@ from verl_npu.features.weight_sync.engines.layout import kinds_of, sections_of
 
 Place: TypeAlias = tuple[int, int]
 """The number of a sequence, and a position in it."""
+Held: TypeAlias = Callable[[str], torch.Tensor | None]
 
 QUERY, KEY, VALUE, ATTENTION = "query", "key", "value", "attention"
 """The values of a layer's attention: queries and keys after the rotary embedding, and its output before o_proj."""
@@ -29,6 +30,12 @@ _RECORDED = re.compile(
     r"layers\.\d+\.(\w+norm|self_attn|mlp|self_attn\.(\w+norm|\w+_proj\w*|attn)|mlp\.(\w+_proj|gate)|"
     r"linear_attn(\.\w+_proj\w*)?)"
 )
+OF_KEYS = re.compile(r".*(\.key|\.value|k_norm:(in|out)|[kv]_proj:out)")
+"""The values that have key heads."""
+SHARDED = re.compile(
+    rf"{OF_KEYS.pattern}|.*(\.query|\.attention|\bq_norm:(in|out)|(q|q_b|gate|up)_proj:out|(o|out|down)_proj:in)"
+)
+"""The values whose features are split among the ranks of a tensor-parallel group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +53,11 @@ class Batch:
 
     def answers(self) -> list[Place]:
         """Return the places where a model predicts a token of a response."""
-        return [
-            (row, at)
-            for row, (tokens, prompt) in enumerate(zip(self.tokens, self.prompts, strict=True))
-            for at in range(prompt - 1, len(tokens) - 1)
-        ]
+        return [(row, at) for row, at in self.places() if at >= self.prompts[row] - 1]
 
     def answer_rows(self) -> torch.Tensor:
         """For each place in `answers`, return the index of the place in the list `places`."""
-        rows = {place: row for row, place in enumerate(self.places())}
-        return torch.tensor([rows[place] for place in self.answers()])
+        return torch.tensor([index for index, (row, at) in enumerate(self.places()) if at >= self.prompts[row] - 1])
 
     def inputs(self) -> torch.Tensor:
         """Return the input token at each place that `places` returns."""
@@ -74,7 +76,7 @@ class Recording:
     batch: Batch
     dtype: torch.dtype
     values: Mapping[str, torch.Tensor]
-    held: Callable[[str], torch.Tensor | None] = field(default=lambda name: None)
+    held: Held = field(default=lambda name: None)
     """Returns the side's own weight under transformers' name; None if it cannot be read."""
 
     def together(self, names: Sequence[str]) -> torch.Tensor:
@@ -128,9 +130,7 @@ class Recorder:
         rows = value.detach().reshape(lead, -1)[: len(places)].to("cpu", copy=True)
         self.taken[name].append((places, rows))
 
-    def recording(
-        self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
-    ) -> Recording:
+    def recording(self, batch: Batch, dtype: torch.dtype, held: Held = lambda name: None) -> Recording:
         """Return the values that were recorded at all places of the batch. For the head's outputs and the
         log-probabilities, only the places that `batch.answers()` returns are needed."""
 
@@ -258,7 +258,7 @@ def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
         yield functions.ALL_ATTENTION_FUNCTIONS, implementation
 
 
-def weights_of(model: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Callable[[str], torch.Tensor | None]:
+def weights_of(model: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Held:
     """Return a function that finds a weight in `weights` or, if `weights` is None, in the transformers model. The
     function takes the weight's name relative to the decoder, or the name of the head's weight."""
     prefix = prefix_of(model)

@@ -96,7 +96,9 @@ def _of_attention(name: str, layer: Any) -> Iterator[Operator]:
     three, made = tuple(f"{name}.{kind}" for kind in (QUERY, KEY, VALUE)), (f"{name}.{ATTENTION}",)
     yield Operator(f"{name}.rotary", Kind.ROTARY, (f"{name}:in",), three)
     yield Operator(f"{name}.attention", Kind.ATTENTION, three, made)
-    if _is_gated(module):
+    project = getattr(module, "q_proj", None)
+    # The projection of queries also makes a gate for each head.
+    if project is not None and project.out_features == 2 * module.o_proj.in_features:
         yield Operator(f"{name}.gate", Kind.GATE, (f"{name}.q_proj:out", *made), (f"{name}.o_proj:in",))
     yield _of_module(f"{name}.o_proj", Kind.LINEAR)
 
@@ -115,12 +117,6 @@ _LINEAR, _PROJECTIONS = "linear_attn", ("in_proj_qkv", "in_proj_z", "in_proj_b",
 def mixer_of(layer: Any) -> str:
     """Return the name of the part of a layer that mixes tokens: attention, or linear attention."""
     return _LINEAR if hasattr(layer, _LINEAR) else "self_attn"
-
-
-def _is_gated(module: Any) -> bool:
-    """Return whether an attention's projection of queries also makes a gate for each head."""
-    project = getattr(module, "q_proj", None)
-    return project is not None and project.out_features == 2 * module.o_proj.in_features
 
 
 def _of_module(name: str, kind: Kind) -> Operator:

@@ -14,30 +14,21 @@ def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
     first, cause, apart = result["first"], result["cause"], result["numbers"]
     found: list[str] = []
     if first:
-        found.append(
-            _("{side}, {operator}: {verdict}. Its error is {error:.1e}; rounding gives {rounding:.1e}.").format(
-                **first
-            )
-        )
-        found.append(
-            _("Cause: {reason}: {said}.").format(**cause)
-            if cause
-            else _("Cause: unknown. Nothing that was tried explains it.")
-        )
+        said = _("{side}, {operator}: {verdict}. Its error is {error:.1e}; rounding gives {rounding:.1e}.")
+        unknown = _("Cause: unknown. Nothing that was tried explains it.")
+        found += [said.format(**first), _("Cause: {reason}: {said}.").format(**cause) if cause else unknown]
     else:
         found.append(_("No operator differs by more than rounding."))
     if apart:
-        found.append(
-            _(
-                "kl {k1:.2e} (k1), {k3:.2e} (k3); probabilities differ by {mean_difference:.2e} on average, by "
-                "at most {max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective "
-                "sample size {effective:.1%}"
-            ).format(**apart)
+        said = _(
+            "kl {k1:.2e} (k1), {k3:.2e} (k3); probabilities differ by {mean_difference:.2e} on average, by at most "
+            "{max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective sample size "
+            "{effective:.1%}"
         )
+        found.append(said.format(**apart))
     if result["remaining"]:
-        found.append(
-            _("kl {k3:.2e} (k3) remains if the reference computes with this cause").format(**result["remaining"])
-        )
+        said = _("kl {k3:.2e} (k3) remains if the reference computes with this cause")
+        found.append(said.format(**result["remaining"]))
     counts = _(", ").join(
         _("{name}: {count}").format(name=name, count=len(side["operators"])) for name, side in result["sides"].items()
     )

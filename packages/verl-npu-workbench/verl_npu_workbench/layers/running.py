@@ -55,11 +55,8 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "") -> 
     path = Path(settings.text(PATH)).expanduser()
     if not (path / "config.json").is_file() or not [*path.glob("*.safetensors")]:
         made = chosen_architecture(settings, architecture)
-        notes.append(
-            _("the model {path}: a small random model takes its place ({name}, {layers} layers)").format(
-                path=settings.text(PATH), name=made.name, layers=_LAYERS
-            )
-        )
+        note = _("the model {path}: a small random model takes its place ({name}, {layers} layers)")
+        notes.append(note.format(path=settings.text(PATH), name=made.name, layers=_LAYERS))
         _check_supported(made.name)
         path = small_model_of(made, _LAYERS, models)
     else:
@@ -200,7 +197,8 @@ def _asked(
         "enforce_eager": True,
         # A model with pictures has a processor, which needs the tokenizer also for text.
         "skip_tokenizer_init": not pictures,
-        **({"limit_mm_per_prompt": {"image": 0, "video": 0}} if pictures else {}),
+        # vllm-ascend 0.11.0 fails if such a model takes no picture at all.
+        **({"limit_mm_per_prompt": {"image": 1, "video": 0}} if pictures else {}),
         "max_model_len": _LONGEST,
         "max_num_batched_tokens": _CHUNK if divided else _WHOLE,
         "max_num_seqs": len(_LENGTHS),
@@ -221,50 +219,55 @@ def _asked(
 
 
 def _trainer(settings: Settings, npus: int, notes: list[str]) -> dict[str, Any]:
-    megatron = is_megatron(settings)
     # With Megatron, the ranks of a tensor-parallel group share their rows, and with Ulysses each has some.
-    name, key = (
-        (_("tensor parallelism"), f"{_MEGATRON}.tensor_model_parallel_size")
-        if megatron
-        else (_("Ulysses sequence parallelism"), f"{ACTOR}.ulysses_sequence_parallel_size")
-    )
-    shared = min(npus, size(settings, key))
+    name, key = _("Ulysses sequence parallelism"), f"{ACTOR}.ulysses_sequence_parallel_size"
+    if megatron := is_megatron(settings):
+        name, key = _("tensor parallelism"), f"{_MEGATRON}.tensor_model_parallel_size"
+    shared, of_experts = min(npus, size(settings, key)), f"{_MEGATRON}.expert_model_parallel_size"
     # Each group of ranks needs a prompt of its own.
     groups = min(npus // shared, len(_LENGTHS))
-    asked = size(settings, f"{_MEGATRON}.expert_model_parallel_size") if megatron else 1
-    experts = max(each for each in range(1, groups + 1) if groups % each == 0 and each <= asked)
-    parallel = [(name, size(settings, key), shared), (_("expert parallelism"), asked, experts)]
+    experts = max(each for each in range(1, groups + 1) if groups % each == 0 and each <= size(settings, of_experts))
+    parallel = [(name, key, shared)]
     if megatron:
         parallel += [
-            (said, size(settings, f"{_MEGATRON}.{each}_parallel_size"), 1)
-            for said, each in ((_("pipeline parallelism"), "pipeline_model"), (_("context parallelism"), "context"))
+            (_("expert parallelism"), of_experts, experts),
+            (_("pipeline parallelism"), f"{_MEGATRON}.pipeline_model_parallel_size", 1),
+            (_("context parallelism"), f"{_MEGATRON}.context_parallel_size", 1),
         ]
-    for said, wanted, used in parallel:
-        if used < wanted:
+    for said, each, used in parallel:
+        if used < size(settings, each):
             note = _("the trainer's {name} {asked}: computed with {used}")
-            notes.append(note.format(name=said, asked=wanted, used=used))
+            notes.append(note.format(name=said, asked=size(settings, each), used=used))
+    strategy, dtype, packed = settings.text(STRATEGY) or "fsdp", _trainer_dtype(settings), _is_on(settings, PACKED)
+    fused = ""
+    if megatron:
+        engine = {
+            "dtype": dtype,
+            "use_remove_padding": packed,
+            "forward_only": True,
+            "tensor_model_parallel_size": shared,
+            "expert_model_parallel_size": experts,
+            "vanilla_mbridge": settings.truth(f"{_MEGATRON}.vanilla_mbridge"),
+            "override_transformer_config": settings.below(f"{_MEGATRON}.override_transformer_config"),
+        }
+    else:
+        engine = {
+            "strategy": strategy,
+            "model_dtype": settings.text(f"{_FSDP}.model_dtype") or "fp32",
+            "mixed_precision": {"param_dtype": dtype, "reduce_dtype": "float32", "buffer_dtype": "float32"},
+            "ulysses_sequence_parallel_size": shared,
+            "use_torch_compile": False,
+        }
+        if settings.truth(f"{MODEL}.use_fused_kernels"):
+            fused = settings.text(f"{MODEL}.fused_kernel_options.impl_backend") or "torch"
     return {
-        "strategy": settings.text(STRATEGY) or "fsdp",
+        "strategy": strategy,
         "ranks": groups * shared,
-        "remove_padding": _is_on(settings, PACKED),
-        "dtype": _trainer_dtype(settings),
-        **(
-            {
-                "megatron": {
-                    "tensor_model_parallel_size": shared,
-                    "expert_model_parallel_size": experts,
-                    "vanilla_mbridge": settings.truth(f"{_MEGATRON}.vanilla_mbridge"),
-                    "override_transformer_config": settings.below(f"{_MEGATRON}.override_transformer_config"),
-                }
-            }
-            if megatron
-            else {
-                "ulysses": shared,
-                "model_dtype": settings.text(f"{_FSDP}.model_dtype") or "fp32",
-                "fused": settings.truth(f"{MODEL}.use_fused_kernels")
-                and (settings.text(f"{MODEL}.fused_kernel_options.impl_backend") or "torch"),
-            }
-        ),
+        "shared": shared,
+        "remove_padding": packed,
+        "dtype": dtype,
+        "fused": fused,
+        "engine": engine,
     }
 
 

@@ -87,7 +87,7 @@ def main(folder: Path) -> None:
         {
             "temperature": asked["settings"]["temperature"],
             "use_remove_padding": asked["trainer"]["remove_padding"],
-            "use_fused_kernels": bool(asked["trainer"].get("fused")),
+            "use_fused_kernels": bool(asked["trainer"]["fused"]),
             "use_dynamic_bsz": False,
             "micro_batch_size_per_gpu": len(rows),
             "pad_token_id": 0,
@@ -117,11 +117,10 @@ def _recorded(
     """Record what the engine computes for these places of this rank's group."""
     lengths = Counter(row for row, _ in packed)
     if trainer["strategy"] == "megatron":
-        size = trainer["megatron"]["tensor_model_parallel_size"]
-        return megatron.recorded(engine, recorder, megatron.padded(lengths, size, trainer["remove_padding"]))
-    rank, parallel = int(os.environ["RANK"]), trainer["ulysses"]
-    size = -(-len(packed) // parallel)
-    own: list[Place | None] = [*packed[rank % parallel * size :][:size]]
+        places = megatron.padded(lengths, trainer["shared"], trainer["remove_padding"])
+        return megatron.recorded(engine, recorder, places)
+    size = -(-len(packed) // trainer["shared"])
+    own: list[Place | None] = [*packed[int(os.environ["RANK"]) % trainer["shared"] * size :][:size]]
     if not trainer["remove_padding"]:
         longest = max(lengths.values())
         own = [(row, at) if at < length else None for row, length in lengths.items() for at in range(longest)]
@@ -135,43 +134,25 @@ def _engine(asked: dict[str, Any]) -> Any:
     from verl.workers import config
     from verl.workers.engine import EngineRegistry
 
-    trainer, dtype = asked["trainer"], asked["trainer"]["dtype"]
+    trainer = asked["trainer"]
     model = config.HFModelConfig(
         path=asked["engine"]["model"],
         load_tokenizer=False,
         use_remove_padding=trainer["remove_padding"],
-        use_fused_kernels=bool(trainer.get("fused")),
-        fused_kernel_options={"impl_backend": trainer.get("fused")},
+        use_fused_kernels=bool(trainer["fused"]),
+        fused_kernel_options={"impl_backend": trainer["fused"]},
         enable_gradient_checkpointing=False,
         override_config={"attn_implementation": asked["attention"]},
     )
     # The Megatron engine asks the tokenizer for a pad token.
     model.tokenizer = SimpleNamespace(pad_token_id=0)
-    settings, optimizer = (
-        (
-            config.McoreEngineConfig(
-                dtype=dtype, use_remove_padding=trainer["remove_padding"], forward_only=True, **trainer["megatron"]
-            ),
-            config.McoreOptimizerConfig(lr=1e-6, total_training_steps=1),
-        )
-        if trainer["strategy"] == "megatron"
-        else (
-            config.FSDPEngineConfig(
-                strategy=trainer["strategy"],
-                model_dtype=trainer["model_dtype"],
-                mixed_precision={"param_dtype": dtype, "reduce_dtype": "float32", "buffer_dtype": "float32"},
-                ulysses_sequence_parallel_size=trainer["ulysses"],
-                use_torch_compile=False,
-            ),
-            config.FSDPOptimizerConfig(lr=1e-6, total_training_steps=1),
-        )
-    )
+    kind = "Mcore" if trainer["strategy"] == "megatron" else "FSDP"
     engine = EngineRegistry.new(
         model_type="language_model",
         backend=trainer["strategy"],
         model_config=model,
-        engine_config=settings,
-        optimizer_config=optimizer,
+        engine_config=getattr(config, f"{kind}EngineConfig")(**trainer["engine"]),
+        optimizer_config=getattr(config, f"{kind}OptimizerConfig")(lr=1e-6, total_training_steps=1),
         checkpoint_config=CheckpointConfig(),
     )
     engine.initialize()

@@ -7,9 +7,8 @@ only the outputs.
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,9 @@ from verl_npu.features.weight_sync.engines.replayed import Substitute, in_place_
 from verl_npu.features.weight_sync.transport.tensors import digest_of
 
 from . import ANSWERS, ASK
-from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded, weights_of
+from .recording import LOGPROBS, OF_KEYS, SHARDED, Batch, Place, Recorder, Recording, recorded, weights_of
 
 _RUN = "execute_model"
-_OF_KEYS = re.compile(r".*(\.key|\.value|[kv]_proj:out)")
-"""The values that have key heads."""
-_SHARDED = re.compile(rf"{_OF_KEYS.pattern}|.*(\.query|\.attention|(q|q_b|gate|up)_proj:out|(o|out|down)_proj:in)")
-"""The values that are split among the ranks of a tensor-parallel group."""
 
 
 class LayerRecorder:
@@ -44,10 +39,7 @@ class LayerRecorder:
         stack.enter_context(recorded(_model(runner), recorder))
 
         def execute(batch: Any, *args: Any, **named: Any) -> Any:
-            def rows() -> tuple[list[Place | None], ...]:
-                return _rows(runner.input_batch, batch.num_scheduled_tokens)
-
-            watched = _Watched(runner.model, recorder, rows)
+            watched = _Watched(runner, recorder, batch.num_scheduled_tokens)
             with in_place_of(runner, watched):
                 done = run(batch, *args, **named)
             # While a graph is replayed, a copy to the host would wait forever.
@@ -78,28 +70,31 @@ def _model(runner: Any) -> Any:
 class _Watched(Substitute):
     """A model that tells a recorder its rows, and keeps its output: in graphs, modules call no hooks."""
 
-    def __init__(self, model: Any, recorder: Recorder, rows: Callable[[], tuple[list[Place | None], ...]]) -> None:
-        super().__init__(model)
-        self._recorder, self._rows = recorder, rows
+    def __init__(self, runner: Any, recorder: Recorder, counts: Mapping[str, int]) -> None:
+        super().__init__(runner.model)
+        self._runner, self._recorder, self._counts = runner, recorder, counts
         self.made: object = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("get_input_embeddings", "embed_input_ids"):
+            # The tokens of a model with pictures are embedded before the model is called.
+            self._begin()
+        return super().__getattr__(name)
+
     def __call__(self, *args: Any, **named: Any) -> Any:
-        self._recorder.begin(*self._rows())
+        self._begin()
         self.made = self._model(*args, **named)
         return self.made
 
-
-def _rows(batch: Any, counts: Mapping[str, int]) -> tuple[list[Place | None], list[Place | None]]:
-    """Return the places of the next batch's rows, and of those that reach the head: each request's last one."""
-    places: list[Place | None] = []
-    heads: list[Place | None] = []
-    for row, request in enumerate(batch.req_ids):
-        # vLLM counts requests, and may add to the number. The order in a batch is another one.
-        number = int(request.partition("-")[0])
-        begin = int(batch.num_computed_tokens_cpu[row])
-        places += [(number, begin + each) for each in range(counts[request])]
-        heads.append(places[-1])
-    return places, heads
+    def _begin(self) -> None:
+        batch, places, heads = self._runner.input_batch, list[Place | None](), list[Place | None]()
+        for row, request in enumerate(batch.req_ids):
+            # vLLM counts requests, and may add to the number. The order in a batch is another one.
+            number, begin = int(request.partition("-")[0]), int(batch.num_computed_tokens_cpu[row])
+            places += [(number, begin + each) for each in range(self._counts[request])]
+            # The last row of each request reaches the head.
+            heads.append(places[-1])
+        self._recorder.begin(places, heads)
 
 
 def _differing(
@@ -156,10 +151,10 @@ def read(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
 
 
 def _merged(parts: Sequence[torch.Tensor], name: str, kv_heads: int) -> torch.Tensor:
-    if not _SHARDED.fullmatch(name):
+    if not SHARDED.fullmatch(name):
         return parts[0]
     # Several ranks hold the same key head if there are fewer heads than ranks.
-    step = max(1, len(parts) // kv_heads) if _OF_KEYS.fullmatch(name) else 1
+    step = max(1, len(parts) // kv_heads) if OF_KEYS.fullmatch(name) else 1
     return torch.cat(list(parts[::step]), dim=-1)
 
 

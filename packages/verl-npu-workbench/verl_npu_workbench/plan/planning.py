@@ -51,7 +51,7 @@ from .share import Share, keeps_budget, share_of, verl_of
 
 TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
 _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
-_MODELS = (PATH, "critic.model.path")
+_MODELS = (PATH, "critic.model.path", "reward.reward_model.model_path")
 _STEPS = 100
 """The number of steps in a planned job. Schedules count these steps, and lengths are sampled for them."""
 _NEEDED = 3 << 29
@@ -359,7 +359,7 @@ def ask_rank(
             expected=_("a rank that finishes within {seconds:.0f} s and within this machine's memory").format(
                 seconds=request.seconds
             ),
-            found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
+            found=_("{limit}; the rank's log is {log}").format(limit=done.limit, log=log),
             fix=_("allow more time with --timeout SECONDS, or use a machine with more memory"),
         )
     try:
@@ -473,7 +473,7 @@ def made_up(settings: Settings, model: Path) -> dict[str, object]:
     """Return settings that replace the job's models with `model`, the folder of a model without weights. The settings
     turn off torch.compile and distributed checkpoints. They also set the optimizer's number of training steps, which
     the trainer would compute from its data."""
-    changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
+    changes: dict[str, object] = {key: str(model) for key in _MODELS if settings.get(key) is not None}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
     # The trainer computes this from its data if the script does not set it.

@@ -72,6 +72,12 @@ def import_a_name_that_the_revision_lacks():
 
 def make(instantiate):
     instantiate()
+
+def load_a_reward_function():
+    try:
+        import_what_is_missing()
+    except Exception as error:
+        raise RuntimeError(f"Error loading module: {error}") from error
 """
 
 
@@ -145,6 +151,7 @@ def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) 
         ("ask_for_a_package", "please install modelscope"),
         ("import_the_engine", "vllm version None"),
         ("import_what_is_missing", "a_package_that_nobody_has"),
+        ("load_a_reward_function", "a_package_that_nobody_has"),
         ("launch_without_triton", "Triton is not installed"),
     ],
 )
@@ -245,6 +252,52 @@ def test_a_trainer_that_was_made_reads_its_first_rows(monkeypatch: pytest.Monkey
         if part is Part.DATA:
             break
     assert trainer.batches == [["Why?", "Why?"]]
+
+
+def test_a_program_writes_its_events_to_the_folder_of_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "main.py"
+    program.write_text('import os, pathlib; pathlib.Path(os.environ["TENSORBOARD_DIR"], "events").touch()')
+    monkeypatch.setattr(module, "_answer_for_ray", module._nothing)
+    monkeypatch.setattr(module, "_imported", module._nothing)
+    monkeypatch.setattr("verl_npu_workbench.rehearse.preparation.write_questions", lambda *_, **__: ("train", "test"))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("HYDRA_FULL_ERROR", "TENSORBOARD_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
+    (tmp_path / "folder").mkdir()
+    start = module._Start(dataclasses.replace(JOB, module=str(program)), None, str(tmp_path / "folder"), [])  # type: ignore[arg-type]
+    start._program()
+    assert (tmp_path / "folder/events").exists()
+
+
+def test_a_trainer_that_makes_itself_is_kept_with_its_workers() -> None:
+    class Trainer:
+        def init_workers(self) -> None: ...
+
+    class Own(Trainer):
+        def __init__(self) -> None: ...
+
+    start = module._Start(JOB, None, "", [])  # type: ignore[arg-type]
+    start._keep(Trainer)
+    trainer = Own()
+    trainer.init_workers()
+    assert start._trainer is trainer
+
+
+@pytest.mark.parametrize(("trainer", "has_critic"), [(SimpleNamespace(use_critic=False), False), (None, True)])
+def test_a_trainer_says_whether_it_has_a_critic(
+    trainer: object, has_critic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(module, "configuration", lambda rank: None)
+    monkeypatch.setattr(module, "workers_of", lambda config, rank, **_: made.append(rank) or module._Anything())
+    job = dataclasses.replace(JOB, rank=job_of(critic=True))
+    start = module._Start(job, None, "", [])  # type: ignore[arg-type]
+    start._trainer = trainer
+    start._load()
+    assert made[0].critic is has_critic
 
 
 def test_a_dataset_of_one_row_is_read() -> None:
@@ -402,6 +455,12 @@ def test_this_process_stands_for_rays_cluster(monkeypatch: pytest.MonkeyPatch) -
         def run(self, config: str) -> str:
             return f"ran {config}"
 
+        async def ask(self) -> list[str]:
+            return answering.get([self.answer(), self.answer()])
+
+        async def answer(self) -> str:
+            return "yes"
+
     @answering.remote
     def double(number: int) -> int:
         return 2 * number
@@ -409,8 +468,19 @@ def test_this_process_stands_for_rays_cluster(monkeypatch: pytest.MonkeyPatch) -
     runner = Runner.options(name="one").remote()
     assert answering.get(runner.run.remote("it")) == "ran it"
     assert answering.get(double.remote(2)) == 4
+    assert answering.get(runner.ask.remote()) == ["yes", "yes"]
     with pytest.raises(module.Reached):
         base.RayResourcePool([8])
+
+
+def test_the_queue_of_a_cluster_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ray", "verl.single_controller.ray.base", "transfer_queue"):
+        made: Any = ModuleType(name)
+        made.RayResourcePool = type("RayResourcePool", (), {})
+        monkeypatch.setitem(sys.modules, name, made)
+    monkeypatch.setattr(module, "is_installed", lambda name: True)
+    module._answer_for_ray()
+    assert sys.modules["transfer_queue"].kv_list() == {}
 
 
 def test_gradients_are_where_a_step_is_stopped() -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from verl_npu_workbench.plan.job import Picture, RankJob
@@ -41,8 +42,8 @@ def test_a_picture_stands_before_the_answer_and_has_its_patches() -> None:
     assert one["pixel_values"].shape == (2 * 4, 6)
     assert one["image_grid_thw"].prod() == 2 * 4
     assert found["attention_mask"].sum(-1).tolist() == [7, 6], "sequences are not alike"
-    alike = dataclasses.replace(job_of(lengths=((3, 2), (3, 2))), picture=Picture(9, 6, 4, 4))
-    assert batch(alike, training=True)["attention_mask"].sum(-1).tolist() == [5, 4]
+    alike = dataclasses.replace(job_of(lengths=[(3, 2)] * 4), picture=Picture(9, 6, 4, 4))
+    assert batch(alike, training=True)["attention_mask"].sum(-1).tolist() == [5, 4, 5, 4], "neighbors are not alike"
 
 
 def test_a_job_is_the_same_after_it_was_told_as_json() -> None:
@@ -106,3 +107,37 @@ def test_weights_are_handed_to_servers_through_their_buckets_and_to_an_engine_be
     rank.hand_over()
     assert rank._actor.handed == handed
     assert not hasattr(rank._actor, "checkpoint_engine"), "the buffers are given back"
+
+
+@pytest.mark.parametrize("others", [{}, {"model_config": "a model of its own"}], ids=["v0.8 on", "v0.7.1"])
+def test_a_critics_model_and_engine_are_where_the_revision_has_them(
+    others: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from verl_npu_workbench.plan.rank.workers import _critic_of
+
+    engine, inside = SimpleNamespace(), SimpleNamespace()
+    critic = SimpleNamespace(
+        optim=None,
+        checkpoint=None,
+        model=SimpleNamespace(fsdp_config=inside),
+        engine=engine,
+        ppo_max_token_len_per_gpu=2,
+        ppo_infer_max_token_len_per_gpu=3,
+        **others,
+    )
+    modules: dict[str, dict[str, object]] = {
+        "verl": {},
+        "verl.utils": {},
+        "verl.utils.config": {"omega_conf_to_dataclass": lambda section: critic},
+        "verl.workers": {},
+        "verl.workers.config": {"CriticConfig": object},
+        "verl.workers.engine_workers": {"TrainingWorkerConfig": SimpleNamespace},
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    found = _critic_of(SimpleNamespace(critic=None))  # type: ignore[arg-type]
+    assert found.model_config is (critic.model if not others else critic.model_config)
+    assert found.engine_config is (engine if not others else inside)
+    assert found.engine_config.max_token_len_per_gpu == 2

@@ -17,7 +17,9 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,8 +127,7 @@ class _Start:
         _answer_for_ray()
         for name, owner in _TRAINERS:
             if module := _imported(name):
-                keep = getattr(module, owner)
-                keep.__init__ = self._keeping(keep.__init__)
+                self._keep(getattr(module, owner))
         train, test = write_questions(Path(self._folder), "openai/gsm8k", images=False, rows=self._job.rows)
         made = {"data.train_files": str(train), "data.val_files": str(test), "hydra.run.dir": self._folder}
         overrides = {**self._job.overrides, **made}
@@ -136,19 +137,27 @@ class _Start:
             "hydra.output_subdir=null",
             *(override(key, value) for key, value in overrides.items()),
         ]
-        os.environ["HYDRA_FULL_ERROR"] = "1"
+        # The source tree, in which the program would write its events, is read-only.
+        os.environ |= {"HYDRA_FULL_ERROR": "1", "TENSORBOARD_DIR": self._folder}
         if self._job.module.endswith(".py"):
             sys.path.insert(0, str(Path(self._job.module).parent))
             runpy.run_path(self._job.module, run_name="__main__")
         else:
             runpy.run_module(self._job.module, run_name="__main__", alter_sys=True)
 
-    def _keeping(self, make: Callable[..., None]) -> Callable[..., None]:
-        def made(trainer: Any, *given: object, **named: object) -> None:
-            self._trainer = trainer
-            make(trainer, *given, **named)
+    def _keep(self, kind: type) -> None:
+        """Remember the trainer that the program makes. Some recipes' trainers have an `__init__` that does not call
+        this class's own."""
+        for name in ("__init__", "init_workers"):
+            if method := getattr(kind, name, None):
+                setattr(kind, name, self._keeping(method))
 
-        return made
+    def _keeping(self, method: Callable[..., None]) -> Callable[..., None]:
+        def kept(trainer: Any, *given: object, **named: object) -> None:
+            self._trainer = trainer
+            method(trainer, *given, **named)
+
+        return kept
 
     def _read(self) -> None:
         """Let the trainer look for a checkpoint to continue from, and read its first rows of data."""
@@ -166,7 +175,9 @@ class _Start:
 
     def _load(self) -> None:
         """Build the workers and their models. The rollout's worker is built without its engine."""
-        workers = workers_of(configuration(self._job.rank), self._job.rank, builds_rollout=True)
+        # A recipe's trainer may have no critic, whatever the settings say.
+        rank = replace(self._job.rank, critic=getattr(self._trainer, "use_critic", self._job.rank.critic))
+        workers = workers_of(configuration(rank), rank, builds_rollout=True)
         for name in _ROLLOUT_BUILDERS:
             module: Any = sys.modules.get(f"verl.workers.{name}")
             if hasattr(module, "get_rollout_class"):
@@ -408,12 +419,25 @@ def _answer_for_ray() -> None:
     def same(value: Any, **_: object) -> Any:
         return value
 
-    ray.init, ray.remote, ray.get, ray.put = _nothing, remote, same, same
+    ray.init, ray.remote, ray.get, ray.put = _nothing, remote, _result, same
     ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: "1", get_node_id=lambda: "1")
     importlib.import_module("verl.single_controller.ray.base").RayResourcePool.__init__ = _reached
     if is_installed("transfer_queue"):
         queue: Any = importlib.import_module("transfer_queue")
         queue.init = queue.close = _nothing
+        # A thread of the trainer's ends the process if the queue does not answer.
+        queue.kv_list = dict
+
+
+def _result(value: Any, **_: object) -> Any:
+    """Return the result of a call, or the results of a list of calls. Like Ray, run methods that are coroutines."""
+    if isinstance(value, list):
+        return [_result(each) for each in value]
+    if not inspect.iscoroutine(value):
+        return value
+    # The caller may be a coroutine itself, and a thread can run only one event loop.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, value).result()
 
 
 def _imported(name: str) -> Any:
@@ -447,8 +471,9 @@ def _lacks_package(error: BaseException) -> bool:
     """Return whether an import failed because of a package that is not installed here, and that does not come with the
     script's revision."""
     if not isinstance(error, ImportError):
-        # verl's own words, from verl/third_party/vllm.
-        return "vllm version None not supported" in str(error)
+        # verl's own words, from verl/third_party/vllm. verl wraps the errors of files that a script names.
+        wrapped = error.__cause__ is not None and _lacks_package(error.__cause__)
+        return wrapped or "vllm version None not supported" in str(error)
     if error.name:
         return error.name.partition(".")[0] not in _SCRIPT_PACKAGES
     # Upstream raised it by hand, perhaps while it handled Python's own error, which names the module.

@@ -45,8 +45,9 @@ def batch(job: RankJob, training: bool) -> dict[str, Any]:
     measured, sequences = (job.lengths, job.sequences) if training else (job.scored_lengths, job.scored)
     lengths = torch.tensor(measured or [(prompt, response)] * sequences)
     if job.picture is not None and bool((lengths == lengths[0]).all()):
-        # If all sequences had one length, which no real batch has, torch would confuse position rows with tokens.
-        lengths[-1, 1] -= 1
+        # If all sequences of a micro-batch had one length, which is rare in real batches, torch would confuse position
+        # rows with tokens.
+        lengths[1::2, 1] -= 1
     place = torch.arange(prompt + response)
     mask = (place >= prompt - lengths[:, :1]) & (place < prompt + lengths[:, 1:])
     ids = mask.long() * TOKEN
@@ -373,12 +374,14 @@ def _critic_of(config: DictConfig) -> Any:
     from verl.workers.engine_workers import TrainingWorkerConfig
 
     critic: CriticConfig = omega_conf_to_dataclass(config.critic)
-    engine = critic.engine
+    # v0.7.1 has a second model beside the one whose section has the engine's settings.
+    model: Any = getattr(critic, "model_config", critic.model)
+    engine = critic.engine if model is critic.model else critic.model.fsdp_config
     engine.infer_max_token_len_per_gpu = critic.ppo_infer_max_token_len_per_gpu
     engine.max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
     return TrainingWorkerConfig(
         model_type="value_model",
-        model_config=critic.model,
+        model_config=model,
         engine_config=engine,
         optimizer_config=critic.optim,
         checkpoint_config=critic.checkpoint,
