@@ -348,7 +348,7 @@ FOLLOWED: Mapping[str, tuple[str, str]] = {
         "grown",
     ),
     "an object whose attribute is asked for": (
-        "counted = changing.Counted(); elsewhere.know(hasattr(counted, 'count')); assert counted.count, 'none'",
+        "counted = changing.Counted(); elsewhere.know(getattr(counted, 'count')); assert counted.count, 'none'",
         "none",
     ),
     "an object of which another method changes an attribute": (

@@ -100,15 +100,18 @@ def effects_of(node: ast.AST) -> Effects:
     calls = [each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get"]
     parts = [each.value for each in calls if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Attribute)]
     called = {id(part) for each in calls for part in ast.walk(each)}
-    # A method of upstream's configurations returns an attribute by its name.
+    asking = [each for each in inside if isinstance(each, ast.Call) and getattr(each.func, "id", "") in HARMLESS]
+    # With a name, `getattr` reads an attribute. A method of upstream's configurations returns any attribute.
+    passed = {id(each.func) for each in inside if isinstance(each, ast.Call)}
     returned = {id(each.value) for each in inside if isinstance(each, ast.Return)}
-    asking = (
-        each
-        for each in inside
-        if isinstance(each, ast.Call)
-        and (name := getattr(each.func, "id", ""))
-        and (name in HARMLESS or (name == "getattr" and id(each) in returned))
-    )
+    named: set[str] = set()
+    for each in inside:
+        match each:
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, name, *_]) if id(each) not in passed:
+                if isinstance(name, ast.Constant):
+                    named.add(str(name.value))
+                if isinstance(name, ast.Constant) or id(each) in returned:
+                    asking.append(each)
     owning |= {id(argument) for each in asking for argument in each.args}
     used = [
         (each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ)
@@ -124,7 +127,8 @@ def effects_of(node: ast.AST) -> Effects:
             each.attr
             for each in inside
             if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") != "object"
-        ),
+        )
+        | named,
         leaves=frozenset(leaving(node)),
     )
 
