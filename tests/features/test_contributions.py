@@ -81,7 +81,7 @@ def test_nothing_is_wrong_with_our_own() -> None:
         "no path": (Contribution((feature(),), "locks"), "x of them: expected a Contribution"),  # type: ignore[arg-type]
         "an upstream of ours": (
             contribution(feature(), upstreams=(Upstream("mine", ("verl",)),)),
-            "upstream verl of them: verl-npu already has this upstream (verl)",
+            "upstream verl of them: verl-npu already lists this upstream (verl)",
         ),
         "a package that is no upstream": (
             contribution(feature(target="vllm.utils:get_ip")),

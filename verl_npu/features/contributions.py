@@ -137,7 +137,7 @@ def _loaded(point: metadata.EntryPoint, owner: str, ours: Sequence[Upstream]) ->
     if twice:
         raise DeclarationError(
             subject=f"upstream {', '.join(twice)} of {owner}",
-            found=f"{OURS} already has this upstream ({known[twice[0]]})",
+            found=f"{OURS} already lists this upstream ({known[twice[0]]})",
             fix=f"remove the upstream from {point.value}; {owner} can patch it without listing it",
         )
     return made

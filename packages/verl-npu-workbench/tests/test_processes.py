@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from testing.processes import gone
-from verl_npu_workbench.processes import answers, own_python
+from verl_npu_workbench.processes import answers, captured, own_python
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
@@ -220,3 +220,9 @@ def test_another_signal_is_raised_after_one_that_a_library_swallowed() -> None:
 def test_objects_are_not_gone_through_once_a_command_has_answered() -> None:
     text = "import atexit, gc\natexit.register(lambda: print(gc.get_freeze_count() > 1000))"
     assert told_by(text, signal.SIGTERM) == (0, "True\n", "")
+
+
+def test_a_command_has_no_input_and_may_print_any_bytes(tmp_path: Path) -> None:
+    code = "import os, sys; print(repr(sys.stdin.read()), os.getcwd(), flush=True); os.write(2, b'\\xff'); sys.exit(3)"
+    done = captured([sys.executable, "-c", code], cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (3, f"'' {tmp_path}\n", "\ufffd")

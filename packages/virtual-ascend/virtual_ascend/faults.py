@@ -235,7 +235,7 @@ def _failing(operator: Callable[P, T], fault: Fault, rank: Callable[[], int]) ->
     def call(*args: P.args, **options: P.kwargs) -> T:
         number = next(calls)
         if fault.call in (None, number) and fault.rank in (None, rank()):
-            raise RuntimeError(f"{fault.operator}: call {number} failed, as {FAULTS.name} asks (virtual Ascend)")
+            raise RuntimeError(f"{fault.operator}: {FAULTS.name} made call {number} fail (virtual Ascend)")
         return operator(*args, **options)
 
     return call

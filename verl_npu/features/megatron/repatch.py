@@ -28,8 +28,8 @@ Repatch: TypeAlias = "Callable[[Mapping[str, object]], object]"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The current state of MindSpeed: the last worker's request, the settings passed to MindSpeed, and the resulting
-    patches."""
+    """The current state of MindSpeed: the most recent request from a worker, the settings passed to MindSpeed, and the
+    resulting patches."""
 
     request: Request
     settings: Mapping[str, object]

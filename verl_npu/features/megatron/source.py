@@ -150,7 +150,7 @@ def _active_classes(path: Path) -> list[str]:
             subject=str(path),
             expected="a function named create_features_list",
             found="no function with this name",
-            fix="use one of the recorded revisions of MindSpeed, because this revision lists its features differently",
+            fix="use a recorded revision of MindSpeed; the revision at this path lists its features differently",
         )
     order = []
     for call in _calls(functions["create_features_list"]):

@@ -53,8 +53,8 @@ def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[st
 
 
 def arguments(engine: Section) -> dict[str, object]:
-    """Return the user's arguments for the engine: engine_kwargs, and the settings that later revisions of verl pass to
-    the engine."""
+    """Return the engine arguments that the user has set: engine_kwargs, and the settings that only later revisions of
+    verl pass to the engine."""
     asked: dict[str, object] = {}
     if engine.get("max_num_seqs") not in (None, _MAX_NUM_SEQS):
         asked["max_num_seqs"] = engine.get("max_num_seqs")

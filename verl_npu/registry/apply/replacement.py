@@ -118,7 +118,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
     definition = tree.definition(patch.target)
     if definition is not None and definition.kind is Kind.IMPORTED and patch.action is not Action.SET:
         if not any(_is_imported(value, origin, known) for origin in tree.origins(patch.target)):
-            raise _unexpected(patch, f"the object that {module.__file__} imports under this name", f"{value!r}")
+            raise _unexpected(patch, f"the object that {module.__file__} imports as {slot.key}", f"{value!r}")
         return
     if definition is None or definition.kind in (Kind.IMPORTED, Kind.ASSIGNED):
         # The source does not show the value of such a name, so the fingerprint of the statement must do.

@@ -282,7 +282,7 @@ FOLLOWED: Mapping[str, tuple[str, str]] = {
     "a text beside a number": ("if config.text > 0: pass", "TypeError: '>' not supported between instances of"),
     "a text beside an unknown number": (
         "assert elsewhere.steps() >= config.text",
-        "TypeError: upstream compares the text 'ten' with a number",
+        "TypeError: upstream needs a number, not the string 'ten'",
     ),
     "a text as a number": ("int(config.text)", "ValueError: invalid literal for int() with base 10: 'ten'"),
     "a list that is too short": ("int(config.one[1])", "IndexError: list index out of range: config.one[1]"),

@@ -93,7 +93,7 @@ def test_a_later_trainer_takes_a_part_of_a_batch_and_no_servers_beside_it(tmp_pa
     assert settings[f"{V1}.num_warmup_batches"] == "0.5"
     assert settings["trainer.v1.sampler.max_off_policy_threshold"] == "null"
     assert settings["actor_rollout_ref.hybrid_engine"] == "False"
-    assert "a setting for each of the recipe's settings" in without
+    assert "an equivalent of each of the recipe's settings" in without
 
 
 def test_lent_npus_are_lent_by_the_successor_too(tmp_path: Path) -> None:

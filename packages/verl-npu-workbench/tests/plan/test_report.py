@@ -9,11 +9,12 @@ import math
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.cli.plan import _print
+from verl_npu_workbench.cli.plan import _print, _print_comparison
 from verl_npu_workbench.plan.hardware import GIB
 from verl_npu_workbench.plan.job import Point
 from verl_npu_workbench.plan.report import content, draw, page
 from verl_npu_workbench.plan.search import Largest, Probe, Search
+from verl_npu_workbench.plan.snapshot import Comparison
 from verl_npu_workbench.plan.verdict import judge
 
 PROBES = (Probe(8, True, "update actor", 50 << 30), Probe(16, False, "update actor", 90 << 30))
@@ -38,6 +39,21 @@ def test_a_plan_that_upstream_refuses_shows_only_the_refusal(planned, capsys: py
     _print(plan, judge(plan), Search(), None, {}, True)
     shown = capsys.readouterr().out
     assert shown.rstrip().endswith("rank 0 failed in load: ValueError: both (actor.py:1: `raise`)")
+
+
+@pytest.mark.parametrize(("events", "when"), [(0, "held at the end: no history"), (7, "the peak of 7 events")])
+def test_a_snapshot_is_shown_beside_the_plan(events: int, when: str, capsys: pytest.CaptureFixture[str]) -> None:
+    planned, held = {"weights": GIB, "gradients": GIB}, {"weights": 2 * GIB, "not planned": GIB}
+    _print_comparison(Comparison("update actor", events, planned, held, {"mine/cache.py:keep": GIB}))
+    title, *rows, place = capsys.readouterr().out.strip().splitlines()
+    assert "in update actor" in title
+    assert when in title
+    assert [row.rsplit(maxsplit=3) for row in rows] == [
+        ["  weights", "1.000", "2.000", "+1.000"],
+        ["  gradients", "1.000", "0.000", "-1.000"],
+        ["  not planned", "0.000", "1.000", "+1.000"],
+    ]
+    assert place.split() == ["not", "planned,", "1.000", "GiB:", "mine/cache.py:keep"]
 
 
 def test_the_largest_micro_batch_is_told_with_what_was_planned(planned) -> None:

@@ -88,3 +88,11 @@ def test_what_no_stage_writes_is_one_error(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "record").write_bytes(line + b"\n")
     with pytest.raises(CommandError):
         read(tmp_path / "record")
+
+
+def test_a_note_is_read_as_every_version_writes_it(tmp_path: Path) -> None:
+    with closing(Recorder(tmp_path / "record", 0.0, time.monotonic)) as recorder:
+        recorder.note("driver", "25.2")
+    with (tmp_path / "record").open("a") as file:
+        file.write('{"note": {"name": "CANN", "text": "8.3"}}\n')
+    assert read(tmp_path / "record").notes == {"driver": "25.2", "CANN": "8.3"}

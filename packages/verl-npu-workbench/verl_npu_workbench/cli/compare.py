@@ -124,8 +124,9 @@ def compare(
     log from standard input, write `-`. The command compares the steps that both logs contain. At least four common
     steps are required. The `parity` standard compares a run on NPUs with a run on GPUs: the mean error may be at most
     4 % for the reward and at most 2 % for the SFT loss. The `regression` standard compares a run on NPUs with an
-    earlier run: the memory, throughput, step time, reward, and difference between rollout and trainer. The command
-    always shows the results of both standards. A criterion does not pass if its values are missing from the logs.
+    earlier run. It checks memory, throughput, step time, reward, and how far the rollout differs from the trainer. The
+    command always shows the results of both standards. A criterion does not pass if its values are missing from the
+    logs.
 
     --merged compares the output of `python -m verl.model_merger merge` with the shards of the FSDP, FSDP2, or Megatron
     checkpoint, bit for bit. The checkpoint is the folder that was passed to the merger as --local_dir.

@@ -147,7 +147,7 @@ def check_script(
     if source != upstreams.INSTALLED and not Path(source).is_dir():
         raise SourceError(
             subject=f"--source {source}",
-            expected=_("a folder: the source tree where the script is started"),
+            expected=_("a folder: the source tree that the script is started in"),
             found=_("a path that is not a folder"),
             fix=_("specify a folder (unpack a wheel first), or omit --source"),
         )

@@ -159,7 +159,7 @@ _MARKS = {
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="A memory snapshot of a run of the job, which verl writes with global_profiler.tool=torch_memory. `plan` "
-    "reports what held memory at the snapshot's peak, beside the most similar time of the plan.",
+    "compares what held memory at the snapshot's peak with the most similar moment of the plan.",
 )
 @json_option("Print the plan as JSON.")
 def plan(

@@ -78,8 +78,8 @@ _PACKAGES = (
     "--recipe",
     metavar="SCRIPT",
     type=click.Path(path_type=Path),
-    help="In the `training` stage, plan this launch script and run it for three training steps. ARGUMENTS are "
-    "passed to the script.",
+    help="In the `training` stage, run `verl-npu plan` on this launch script, and then run the script for three "
+    "training steps. ARGUMENTS are passed to the script.",
 )
 @click.option(
     "--resume",

@@ -111,7 +111,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
                 version=found.version or _("a CANN"), folder=found.folder, missing=_(" and ").join(missing)
             ),
             expected=str(need) or _("a CANN environment that is set up"),
-            why=_("CANN finds its operators, and verl finds the version of CANN, through these environment variables"),
+            why=_("CANN finds its operators through these environment variables, and verl finds the CANN version"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(found.script)), where=_WHERE),
         )
     else:

@@ -395,7 +395,7 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
         name,
         str(package),
         expected=str(need),
-        why=_("this package is built for CUDA, and programs use it instead of their code for NPUs if it is installed"),
+        why=_("this package is built for CUDA; if it is installed, programs use it instead of their own NPU code"),
         fix=f"pip uninstall -y {name}",
     )
 

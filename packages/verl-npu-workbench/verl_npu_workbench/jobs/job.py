@@ -232,7 +232,7 @@ def _source(trainer: Trainer, tree: Path) -> Path:
     raise JobSettingError(
         subject=_("the trainer {module}").format(module=module),
         found=_("the trainer is neither in {tree} nor installed").format(tree=tree),
-        fix=_("specify the verl checkout where the script is started: --source PATH"),
+        fix=_("pass --source PATH, the verl checkout that the script is started in"),
     )
 
 

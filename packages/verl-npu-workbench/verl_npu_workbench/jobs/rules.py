@@ -674,8 +674,8 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
         ),
         subject=f"{key}=True",
         why=_(
-            "if the installed compiler rejects upstream's block sizes, verl-npu's feature fused_kernels uses smaller "
-            "blocks. The kernels' results and speed on an NPU cannot be checked here"
+            "the kernels' results and speed on an NPU cannot be checked here. If the installed compiler rejects "
+            "upstream's block sizes, verl-npu's feature fused_kernels uses smaller blocks"
         )
         if is_fixed
         else _(

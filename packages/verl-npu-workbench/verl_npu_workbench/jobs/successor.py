@@ -92,9 +92,9 @@ def successor_findings(trainer: Trainer, settings: Settings, tree: SourceTree) -
         Severity.OK,
         _("a recipe that verl's v1 trainer can replace"),
         subject=trainer.module,
-        why=_("verl's v1 trainer has no setting for {keys}").format(keys=_(", ").join(without))
+        why=_("verl's v1 trainer has no equivalent of {keys}").format(keys=_(", ").join(without))
         if without
-        else _("verl's v1 trainer has a setting for each of the recipe's settings"),
+        else _("verl's v1 trainer has an equivalent of each of the recipe's settings"),
         fix=_(
             "start verl.trainer.main_ppo with {settings}, and remove the settings async_training.* and rollout.*"
         ).format(settings=" ".join(f"{key}={written(value)}" for key, value in proposed.items())),

@@ -250,7 +250,7 @@ def refuse_text(node: ast.Compare, ops: Sequence[ast.cmpop], values: Sequence[ob
     sides = zip((node.left, *node.comparators), values, strict=True)
     texts = [repr(value) for side, value in sides if isinstance(value, str) and isinstance(side, ast.Attribute)]
     if texts and all(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in ops):
-        raise Failed("TypeError", _("upstream compares the text {text} with a number").format(text=texts[0]), node)
+        raise Failed("TypeError", _("upstream needs a number, not the string {text}").format(text=texts[0]), node)
 
 
 def is_instance(value: object, kinds: ast.expr) -> bool:

@@ -66,8 +66,8 @@ def padded(lengths: Mapping[int, int], size: int, packed: bool) -> list[Place | 
 
 @contextmanager
 def recorded(engine: Any, recorder: Recorder, places: Sequence[Place | None]) -> Iterator[None]:
-    """Record what the engine computes for rows at these places. The first rank of a tensor-parallel group receives the
-    complete values."""
+    """Record what the engine computes for the rows that `places` selects. The first rank of a tensor-parallel group
+    receives the complete values."""
     from megatron.core import parallel_state
     from verl.utils.megatron_utils import unwrap_model
 

@@ -93,10 +93,11 @@ operators of its own."""
 def site_of(frames: Iterable[tuple[str, str]]) -> str:
     """Return the name of the place that allocated memory, which is the same in a plan and in a run.
 
-    `frames` are the Python frames, innermost first, each with its file and its function. Lines are left out, because
-    they move with each release.
+    `frames` are the frames, innermost first, each with its file and its function. Those outside of Python's files are
+    left out, such as C++ and generated code. Lines are left out, because they move with each release.
     """
-    kept = (frame for frame in frames if not any(skipped in frame[0] for skipped in _SKIPPED))
+    python = (frame for frame in frames if frame[0].endswith(".py"))
+    kept = (frame for frame in python if not any(skipped in frame[0] for skipped in _SKIPPED))
     inner = itertools.islice(kept, _DEEPEST)
     return " < ".join(f"{'/'.join(file.split('/')[-3:])}:{function}" for file, function in inner)
 

@@ -359,7 +359,7 @@ def ask_rank(
             expected=_("a rank that finishes within {seconds:.0f} s and within this machine's memory").format(
                 seconds=request.seconds
             ),
-            found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
+            found=_("{limit}; the rank's log is {log}").format(limit=done.limit, log=log),
             fix=_("allow more time with --timeout SECONDS, or use a machine with more memory"),
         )
     try:

@@ -89,7 +89,7 @@ def read(path: Path) -> Peak:
             subject=str(path),
             expected=_(
                 "a memory snapshot of one NPU's process, as verl writes it with global_profiler.tool=torch_memory: a "
-                "pickle with segments and device_traces that contains only lists, dictionaries, numbers, and texts"
+                "pickle of only lists, dictionaries, numbers, and strings, with the keys segments and device_traces"
             ),
             found=f"{type(error).__name__}: {error}",
             fix=_("specify a file such as outputs/profile/step2/torch_memory_rank0_pid1234.pickle"),
@@ -133,8 +133,7 @@ def compare(planned: Planned, peak: Peak) -> Comparison:
         if block.frames is None:
             held[early] += block.size
             continue
-        called = [frame for frame in block.frames if frame["filename"].endswith(".py")]
-        site = site_of((frame["filename"], frame["name"]) for frame in called)
+        site = site_of((frame["filename"], frame["name"]) for frame in block.frames)
         if known := sites.get(site):
             held[_holder(known, -(-block.size // _ROUNDED) * _ROUNDED)] += block.size
         else:

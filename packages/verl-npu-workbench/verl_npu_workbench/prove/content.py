@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -53,7 +53,8 @@ def read(kind: Any, content: object, subject: str, place: str = "") -> Any:
             return content
         expected = _("a text of at most {count} characters").format(count=limit)
     elif kind in (int, float):
-        if isinstance(content, int | float) and not isinstance(content, bool) and math.isfinite(content):
+        largest = sys.float_info.max
+        if isinstance(content, int | float) and not isinstance(content, bool) and -largest <= content <= largest:
             return kind(content)
         expected = _("a number")
     elif get_origin(kind) is tuple:

@@ -22,14 +22,24 @@ from .content import read as read_json
 from .corpus import Observation
 from .result import Check, Verdict
 
-_LINES = {"begin": str, "check": Check, "observation": Observation, "note": Mapping[str, str]}
-"""The four kinds of lines, and the types of their content."""
 _MOST_LINES = 50_000
 _LONGEST_LINE = 1 << 20
 
 Figures = Mapping[str, float]
 Tried = Callable[[], "str | tuple[str, Figures]"]
 """A check. It returns a description of its result, optionally with measurements, or raises an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact about a stage's process or its environment."""
+
+    name: str
+    text: str
+
+
+_LINES = {"begin": str, "check": Check, "observation": Observation, "note": Note}
+"""The four kinds of lines, and the types of their content."""
 
 
 class NotPossible(Exception):
@@ -104,7 +114,7 @@ class Recorder:
 
     def note(self, name: str, text: str) -> None:
         """Record a fact about this process or its environment."""
-        self._write({"note": {name: text[:LONGEST]}})
+        self._write({"note": to_json(Note(name, text[:LONGEST]))})
 
     def _write(self, line: Mapping[str, object]) -> None:
         data = json.dumps(line).encode() + b"\n"
@@ -149,7 +159,7 @@ def read(path: Path) -> Recorded:
         elif "observation" in said:
             observations.append(said["observation"])
         elif "note" in said:
-            notes |= said["note"]
+            notes[said["note"].name] = said["note"].text
     return Recorded(checks=tuple(checks.values()), observations=tuple(observations), notes=notes, beginning=beginning)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from virtual_ascend.testing import fork_server
+from virtual_ascend.testing import fork_server, pythonpath_and
 from virtual_ascend.testing.fixtures import Run
 from virtual_ascend.testing.fork_server import ForkServer
 
@@ -81,6 +83,33 @@ def test_a_fork_server_with_modules_has_imported_them_and_its_device() -> None:
     with closing(ForkServer("wave", VIRTUAL_ASCEND="3")) as server:
         done = server.start(code, (), server.environment)
         assert done.communicate() == ("True True 3\n", "")
+
+
+def test_a_process_that_a_module_started_may_end(tmp_path: Path) -> None:
+    (tmp_path / "starting.py").write_text("import subprocess\nstarted = subprocess.Popen(['sleep', '600'])\n")
+    code = "import torch, os, time, starting; os.kill(starting.started.pid, 9); time.sleep(0.5)"
+    server = ForkServer("starting", PYTHONPATH=pythonpath_and(tmp_path))
+    with closing(server), server.start(code, (), server.environment) as program:
+        assert program.wait() == 0
+
+
+def test_programs_that_end_do_not_cut_a_request_short() -> None:
+    code = f"import torch; print('done')  # {'x' * 4_000_000}"
+    with closing(ForkServer()) as server:
+        server.start("import torch", (), server.environment).communicate()
+        stopped = threading.Event()
+
+        def signal_ends() -> None:
+            while not stopped.is_set():
+                os.kill(server.process.pid, signal.SIGCHLD)
+
+        thread = threading.Thread(target=signal_ends)
+        thread.start()
+        try:
+            assert server.start(code, (), server.environment).communicate() == ("done\n", "")
+        finally:
+            stopped.set()
+            thread.join()
 
 
 def test_a_variable_that_was_set_since_the_fork_server_started_gets_a_new_process(

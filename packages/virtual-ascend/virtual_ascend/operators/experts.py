@@ -279,18 +279,21 @@ def _init_routing(
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Copy the rows, sorted by expert, and omit the experts outside `active_expert_range`. Has no backward pass.
+    """Copy the rows of `x`, sorted by expert. Has no backward pass.
+
+    Rows for experts outside `active_expert_range` are not copied. If fewer than M rows are copied, the other rows of
+    the result are zeros; a real NPU leaves these rows uninitialized.
 
     Shapes: x [T,H], expert_idx int32 [T,K], scale [T]. active_expert_range is [first, end), by default all experts. M
-    is T*K, or active_num if active_num is specified and smaller. Rows after the copies are zeros here, whereas an NPU
-    does not write them.
+    is T*K, or active_num if active_num is specified and smaller.
 
     Returns:
         A tuple of four tensors:
 
         - The copied rows [M,H].
-        - row_idx int32 [T*K]. If row_idx_type is 0, the position of each copy, or -1 if the row is not copied. If
-          row_idx_type is 1, the order of the copies.
+        - row_idx int32 [T*K]. If row_idx_type is 0, entry i is the position among the copied rows of the copy for
+          `expert_idx.flatten()[i]`, or -1 if that expert is outside the range. If row_idx_type is 1, entry i is the
+          index in `expert_idx.flatten()` of copied row i.
         - The token counts of the experts, int64: cumulative if expert_tokens_num_type is 0, separate if it is 1, and
           (expert, count) pairs if it is 2. Empty unless expert_tokens_num_flag is set.
         - The scales of the rows [M]. Empty if `scale` is None.
@@ -351,10 +354,9 @@ def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[in
 def _routes(
     expert_idx: Tensor, first: int, end: int, limit: int, *, by_destination: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the copied rows in the order of the copies, the position of each copy, and the number of tokens of each
-    expert.
+    """Return the row of `x` that each copied row comes from, `row_idx`, and the number of tokens of each expert.
 
-    If `by_destination` is set, the second result is the order of the copies instead.
+    `row_idx` has type 1 if `by_destination` is set, and type 0 otherwise.
     """
     copies = expert_idx.shape[1]
     experts = expert_idx.reshape(-1).long()

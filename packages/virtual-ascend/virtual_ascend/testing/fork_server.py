@@ -180,9 +180,11 @@ def serve(descriptor: int, modules: Sequence[str]) -> str:
         ready, _, _ = select.select([requests, ended], [], [])
         if ended in ready:
             ended.recv(4096)
-            while clients and (child := os.waitpid(-1, os.WNOHANG))[0]:
-                with clients.pop(child[0]) as client, contextlib.suppress(OSError):  # nobody may wait for it any more
-                    client.sendall(b"%d\n" % child[1])
+            for child_id in tuple(clients):  # and not for the processes that a module may have started
+                found, status = os.waitpid(child_id, os.WNOHANG)
+                if found:
+                    with clients.pop(child_id) as client, contextlib.suppress(OSError):  # nobody may wait any more
+                        client.sendall(b"%d\n" % status)
         if requests not in ready:
             continue
         received, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(4 * array.array("i").itemsize))
@@ -190,8 +192,9 @@ def serve(descriptor: int, modules: Sequence[str]) -> str:
             os._exit(0)
         connection, *pipes = array.array("i", ancillary[0][2])
         client = socket.socket(fileno=connection)
-        size = int.from_bytes(client.recv(_HEADER, socket.MSG_WAITALL), "big")
-        request = json.loads(client.recv(size, socket.MSG_WAITALL))
+        with client.makefile("rb") as stream:  # a signal cuts even a recv with MSG_WAITALL short
+            size = int.from_bytes(stream.read(_HEADER), "big")
+            request = json.loads(stream.read(size))
         if child_id := os.fork():
             clients[child_id] = client
             client.sendall(b"%d\n" % child_id)

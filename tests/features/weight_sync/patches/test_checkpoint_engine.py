@@ -118,7 +118,7 @@ def test_a_trainer_that_announces_nothing_is_an_error(monkeypatch: pytest.Monkey
     def waiting(operation: Any) -> None:
         raise zmq.Again
 
-    with pytest.raises(TransferError, match=r"rank 1: rank 0, the trainer, announced no bucket for 3 s"):
+    with pytest.raises(TransferError, match=r"rank 1: rank 0 \(the trainer\) announced no bucket within 3 s"):
         limit_wait_for_bucket(waiting, SimpleNamespace(rank=1))
 
 

@@ -223,12 +223,12 @@ except Exception as error:
 def test_a_trainer_that_ends_during_a_sync_is_an_error_on_each_rollout(run: Run) -> None:
     ended = run(ENDS.format(fault="os._exit(7)", rank=0), VERL_NPU_WEIGHT_SYNC_TIMEOUT="3")
     assert [rank.status for rank in ended] == [7, 0, 0, 0], "\n".join(rank.output for rank in ended)
-    assert all("announced no bucket for 3 s" in rank.facts["error"] for rank in ended[2:])
+    assert all("announced no bucket within 3 s" in rank.facts["error"] for rank in ended[2:])
 
 
 def test_a_trainer_that_stands_still_is_an_error_on_each_rollout(run: Run) -> None:
     ended = ok(run(ENDS.format(fault="time.sleep(8)", rank=0), VERL_NPU_WEIGHT_SYNC_TIMEOUT="2"))
-    assert all("announced no bucket for 2 s" in rank.facts["error"] for rank in ended[2:])
+    assert all("announced no bucket within 2 s" in rank.facts["error"] for rank in ended[2:])
 
 
 def test_a_rollout_that_ended_during_a_sync_is_an_error_on_the_others(run: Run) -> None:

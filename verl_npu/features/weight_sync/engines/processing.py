@@ -72,8 +72,8 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
             if shape[1] == shape[2]:
                 raise WeightSyncError(
                     subject=f"{name}.{weight}",
-                    found=f"vllm-ascend has transposed these square experts of shape {shape[1:]}, and would load new "
-                    "weights into them untransposed, without an error",
+                    found=f"vllm-ascend has transposed these square experts of shape {shape[1:]}, but would not "
+                    "transpose their new weights, and would raise no error",
                     fix="change rollout.tensor_model_parallel_size, because the shape of the experts depends on it, "
                     "or use another rollout engine",
                 )

@@ -197,7 +197,7 @@ def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Br
     except zmq.Again as error:
         raise TransferError(
             subject=f"checkpoint engine, rank {operation.rank}",
-            found=f"rank 0, the trainer, announced no bucket for {Settings.from_environment().timeout:g} s",
+            found=f"rank 0 (the trainer) announced no bucket within {Settings.from_environment().timeout:g} s",
             fix="look for the trainer's error",
             override=WAIT_LONGER,
         ) from error

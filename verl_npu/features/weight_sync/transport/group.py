@@ -28,7 +28,7 @@ def find(name: str) -> Group:
         raise GroupError(
             subject=f"weight sync group {name!r}",
             found="this process has not joined the group"
-            + (f", only {', '.join(map(repr, _groups))}" if _groups else ""),
+            + (f"; it has joined only {', '.join(map(repr, _groups))}" if _groups else ""),
             fix="check the trainer for errors, because the trainer creates the group before the first weight sync",
         )
     return _groups[name]

@@ -415,8 +415,8 @@ class Messages:
         if there != message:
             raise GroupError(
                 subject=self._subject,
-                found=f"rank {self._rank} answered {topic!r} after the other ranks had given up, or answered twice",
-                fix="start all ranks at the same time and each rank only once, and find out why this rank was late",
+                found=f"rank {self._rank} answered {topic!r} twice, or only after the other ranks had given up",
+                fix="start all ranks at the same time, and each rank only once; if this rank was late, find out why",
                 override=WAIT_LONGER,
             )
 

@@ -216,10 +216,10 @@ def _killed(setup: Setup) -> str:
     if survivor.status is None:
         raise Wrong(
             f"the other rank is still waiting after {seconds:.0f} s",
-            f"the other rank exits about {_PATIENCE:g} s after a rank is killed",
+            f"the other rank to exit about {_PATIENCE:g} s after a rank is killed",
         )
     if survivor.facts.get("went on"):
-        raise Wrong("the other rank continued as if the killed rank were alive", "the other rank fails or exits")
+        raise Wrong("the other rank continued as if the killed rank were alive", "the other rank to fail or exit")
     said = str(survivor.facts.get("said", "")) or survivor.how
     return f"its peer got an error or ended {seconds:.0f} s after the start: {said}"
 

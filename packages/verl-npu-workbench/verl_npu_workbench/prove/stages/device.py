@@ -56,8 +56,8 @@ def _memory() -> str:
         raise Wrong(
             f"a tensor of {8 * _MIB} B raised the allocated memory by {taken} B; after the tensor was deleted, {left} "
             f"B were still allocated; {free} of {total} B were free",
-            f"the allocated memory rises by at least {8 * _MIB} B while the tensor exists, and returns to the earlier "
-            "value after the tensor is deleted; the free memory is between 1 B and the total memory",
+            f"the allocated memory to rise by at least {8 * _MIB} B while the tensor exists, and to return to the "
+            "earlier value after the tensor is deleted; the free memory to be between 1 B and the total memory",
         )
     return f"{taken} B for {8 * _MIB}; {free / (1 << 30):.2f} of {total / (1 << 30):.2f} GiB are free"
 
@@ -159,7 +159,7 @@ def _exhausted() -> str:
     except RuntimeError as error:
         raise Wrong(
             f"{type(error).__name__}: {error}",
-            "torch.OutOfMemoryError, which programs catch if memory runs out",
+            "torch.OutOfMemoryError, because programs catch this error if memory runs out",
         ) from error
     raise Wrong("an allocation of twice the NPU's memory succeeded", "torch.OutOfMemoryError")
 

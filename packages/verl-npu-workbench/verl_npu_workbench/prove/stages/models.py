@@ -105,10 +105,10 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
     if unexplained:
         shown = "; ".join(unexplained[:3])
         raise Wrong(
-            f"{len(unexplained)} of {len(away)} tensors deviate more from the host's results with the patches than "
+            f"with the patches, {len(unexplained)} of {len(away)} tensors deviate more from the host's results than "
             f"without the patches: {shown}",
-            f"with the patches, each tensor deviates from the host's results by at most {_TIMES:g} times as much as "
-            "without the patches",
+            f"each tensor's deviation from the host's results to be at most {_TIMES:g} times as large with the "
+            "patches as without the patches",
             figures,
         )
     return f"tensors far from the host: {len(wrong)}, as far with the unpatched model on the NPU", figures

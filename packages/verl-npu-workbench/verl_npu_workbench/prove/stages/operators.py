@@ -4,15 +4,13 @@ and durations."""
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...processes import own_python
+from ...processes import captured, own_python
 from ..corpus import Key, Kind, Observation, Result
 from ..record import NotPossible, Wrong, described, read
 from .cases import Case, cases
@@ -76,7 +74,7 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     if over:
         raise Wrong(
             "; ".join(over),
-            "an error about as large as the CPU's in the same dtype, both relative to the float64 result",
+            "an error about as large as the CPU's error in the same dtype (both relative to the float64 result)",
             figures,
         )
     return (
@@ -137,20 +135,14 @@ def _refusals(setup: Setup) -> None:
     while len(deaths) < _MOST_DEATHS and setup.left > 0:
         words = ("refusals", str(record), str(setup.scratch), "1", f"{max(setup.left, 1.0):.1f}")
         # Its output is captured and dropped: these calls are meant to fail.
-        done = subprocess.run(
-            own_python("-m", "verl_npu_workbench.prove.stages", *words, *deaths),
-            env=dict(os.environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
+        done = captured(own_python("-m", "verl_npu_workbench.prove.stages", *words, *deaths))
         recorded = read(record)
         for seen in recorded.observations:
             setup.record.observe(seen)
         if done.returncode == 0:
             return
         if not recorded.beginning or recorded.beginning in deaths:
-            last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+            last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
             raise RuntimeError(f"the process that tests unusual calls exited with status {done.returncode}: {last}")
         deaths[recorded.beginning] = ended = _end(done.returncode)
         name, case = json.loads(recorded.beginning)

@@ -243,7 +243,7 @@ def _layers(setup: Setup, training: _Training) -> tuple[str, dict[str, float]]:
     figures = {f"{name} of engine and trainer": float(value) for name, value in (result["numbers"] or {}).items()}
     said = " ".join(lines_of(result))
     if result["first"]:
-        raise Wrong(said, "each operator differs from the reference only by rounding", figures)
+        raise Wrong(said, "each operator to differ from the reference only by rounding", figures)
     return f"{result['engine']}, {result['trainer']}: {said}", figures
 
 
@@ -306,5 +306,5 @@ def _beside(setup: Setup, name: str, figures: Mapping[str, float]) -> str:
     planned = max(json.loads(content)["bytes"].values()) / _GIB
     text = f"{found:.3f} GiB of tensors at most, planned {planned:.3f} (SHA-256 {_digest(content)}…)"
     if found > _ALLOWED * planned:
-        raise Wrong(text, f"the tensors use at most {_ALLOWED:g} times the planned memory", figures)
+        raise Wrong(text, f"at most {_ALLOWED:g} times the planned memory", figures)
     return text

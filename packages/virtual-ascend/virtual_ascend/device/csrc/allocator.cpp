@@ -84,7 +84,7 @@ void charge(int device, size_t nbytes, bool own = false) {
   std::lock_guard<std::mutex> lock(a.mutex);
   auto& s = a.stats;
   const auto size = rounded(nbytes);
-  if (faults::allocation_fails(size)) out_of_memory(device, size, a, ", as VIRTUAL_ASCEND_FAULTS asks");
+  if (faults::allocation_fails(size)) out_of_memory(device, size, a, ", because of VIRTUAL_ASCEND_FAULTS");
   const int64_t total = g_total;
   const auto allowed = a.fraction < 1 ? static_cast<int64_t>(a.fraction * static_cast<double>(total)) : total;
   if (s.allocated[kAll].current + a.parked[kAll] + size > allowed) out_of_memory(device, size, a, "");

@@ -78,7 +78,7 @@ double at_collective(const char* name, int64_t bytes) {
   const auto now = ++g_collectives;
   for (const auto& death : plan().deaths) {
     if (now != death.count || !here(death.rank)) continue;
-    std::fprintf(stderr, "virtual-ascend: fault: rank %d dies at its collective %lld (%s), as VIRTUAL_ASCEND_FAULTS asks\n", rank(),
+    std::fprintf(stderr, "virtual-ascend: fault: rank %d dies at its collective %lld (%s) because of VIRTUAL_ASCEND_FAULTS\n", rank(),
                  static_cast<long long>(now), name);
     std::fflush(stderr);
     ::kill(::getpid(), SIGKILL);  // no clean-up: this is how a failed machine looks to the others

@@ -61,12 +61,13 @@ bool is_left_alone(const c10::OperatorHandle& op) {
   return false;
 }
 
-// Operators whose result's shape depends on values, which torch_npu reads from the device: they are computed even
-// inside another operator.
+// Operators whose result's shape depends on values, which torch_npu reads from the device, and operators that compute
+// such values: they are computed even inside another operator.
 bool reads_values(const std::string& name) {
   static const std::unordered_set<std::string_view> names = {"aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2",
                                                             "aten::unique_dim", "aten::unique_consecutive", "aten::repeat_interleave",
-                                                            "aten::sum", "aten::cumsum", "aten::ge", "aten::equal", "aten::bincount", "aten::max", "aten::min", "aten::any", "aten::all"};
+                                                            "aten::sum", "aten::cumsum", "aten::ge", "aten::equal", "aten::bincount", "aten::max",
+                                                            "aten::min", "aten::any", "aten::all"};
   return names.count(name) > 0;
 }
 
@@ -289,7 +290,7 @@ class Computed final : public c10::OperatorKernel {
     const auto now = ++calls_;
     for (const auto& failing : failing_) {
       if ((failing.call != 0 && failing.call != now) || (failing.rank != -1 && failing.rank != g_cann.rank())) continue;
-      const auto message = c10::str(op.schema().name(), ": call ", now, " failed, as VIRTUAL_ASCEND_FAULTS asks (virtual Ascend)");
+      const auto message = c10::str(op.schema().name(), ": VIRTUAL_ASCEND_FAULTS made call ", now, " fail (virtual Ascend)");
       torch::jit::Stack copy(*stack);
       {
         Inside inside;

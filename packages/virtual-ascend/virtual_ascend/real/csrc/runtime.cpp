@@ -73,7 +73,7 @@ int allocate(void** pointer, size_t size) {
   const int device = std::max(t_device, 0);
   size = std::max(size, kAlignment);
   if (!t_out_of_memory && virtual_ascend::faults::allocation_fails(static_cast<int64_t>(size))) {
-    fprintf(stderr, "virtual-ascend: fault: an allocation of %zu bytes fails, as VIRTUAL_ASCEND_FAULTS asks\n", size);
+    fprintf(stderr, "virtual-ascend: fault: an allocation of %zu bytes fails because of VIRTUAL_ASCEND_FAULTS\n", size);
     t_out_of_memory = true;
   }
   if (t_out_of_memory) return kOutOfMemory;
