@@ -355,6 +355,11 @@ FOLLOWED: Mapping[str, tuple[str, str]] = {
         "counted = changing.Counted()\n    if elsewhere.known(): counted.show()\n    assert counted.count, 'none'",
         "none",
     ),
+    "modules that import everything from each other": (
+        "from verl.stars import missing\n    checks.check(config.zero)",
+        "no zero",
+    ),
+    "any value": ("assert any(each == 'two' for each in ['ten', 'one']), 'no two'", "no two"),
     "a function of another module": ("checks.check(config.zero)", "no zero"),
     "a registered function": (
         "assert 'one' in checks.CHECKS\n    check = checks.CHECKS['one']\n    check(config.zero)",
@@ -415,6 +420,43 @@ UNFOLLOWED_ERRORS = {
     ),
     "a value of a loop that nobody knows": "assert not any(each == elsewhere.one() for each in [1])",
     "a long loop of values": "assert not any(each == 1 for each in range(100))",
+    "what the result of a method changed": "one = changing.Counted(); one.handed(); assert one.count",
+    "a method that passes its object on": "one = changing.Counted(); one.visit(); assert one.count",
+    "a method that is assigned": "one = changing.Counted(); one.shared(); assert one.count",
+    "a method by its name": "one = changing.Counted(); getattr(one, config.text)(); assert one.count",
+    "a method that others call": "one = changing.Counted(); elsewhere.run(one.again); assert one.count",
+    "a property that changes its object": "one = changing.Counted(); elsewhere.show(one.rate); assert one.count",
+    "a change in an argument of a known call": (
+        "one = changing.Counted(); changing.check(elsewhere.change(one) or 1); assert one.count"
+    ),
+    "an object in an argument that nobody knows": (
+        "one = changing.Counted(); changing.grow([one, elsewhere.two]); assert one.count"
+    ),
+    "an object in an entry that nobody knows": (
+        "one = changing.Counted(); changing.grow({0: (one, elsewhere.two)}[0]); assert one.count"
+    ),
+    "an object in a named argument that nobody knows": (
+        "one = changing.Counted(); changing.grow(pair=[one, elsewhere.two]); assert one.count"
+    ),
+    "a method of a base class that nobody knows": "one = changing.Fitted(); one.fit(); assert one.count",
+    "an attribute that is asked for only if it is there": (
+        "one = changing.Sizes(); elsewhere.show(one.mass.sum() if hasattr(one, 'mass') else 0)"
+    ),
+    "an attribute of a function that nobody calls": "one = changing.Sizes(); show = lambda: one.mass.sum()",
+    "an attribute that others set in an object": "one = changing.Sizes(); elsewhere.fill(one); int(one.mass)",
+    "an attribute of all attributes": "one = changing.Sizes(); one.__dict__['mass'] = 1; int(one.mass)",
+    "an attribute that a loop sets": "int(changing.Sizes().width)",
+    "a value after the first that is true": "assert any(int(each) for each in ['1', 'a'])",
+    "a value after the first that is false": "assert not all(int(each) for each in ['0', 'a'])",
+    "a value that nobody asks for": "unused = (int(each) for each in ['a'])",
+    "an entry of a section that another value replaces": (
+        "part = config.part; config.part = None; assert not part.get('size', 1)"
+    ),
+    "a new entry of a section that others change": (
+        "part = config.part; config.part.update(new=1); assert 'new' in part.keys()"
+    ),
+    "an entry of a configuration that others change": "whole = config; config.update(zero=1); assert whole.zero",
+    "an entry that is deleted": "del config.zero; assert 'zero' not in config",
     "a default of a missing key": "assert OmegaConf.select(config, 'missing', default=True)",
     "a handler that may return": (
         "try: int(config.text)\n    except ValueError:\n        if config.one: return\n        raise"
@@ -502,8 +544,14 @@ class Sizes:
 def weigh(sizes):
     sizes.weight = 1
 
+for each in ("height", "width"):
+    setattr(Sizes, each, 1)
+
 def given(rows):
     return elsewhere.rows()
+
+def grow(pair):
+    pair[0].count = 1
 
 class Counted:
     def __init__(self):
@@ -523,6 +571,26 @@ class Counted:
 
     def show(self):
         elsewhere.show(self.count)
+
+    def handed(self):
+        return elsewhere.visit(self)
+
+    @elsewhere.wraps
+    def visit(self):
+        elsewhere.visit(self)
+
+    shared = elsewhere.shared
+
+    @property
+    def rate(self):
+        self.count = 1
+
+class Fitted(elsewhere.Base):
+    def __init__(self):
+        self.count = 0
+
+    def step(self):
+        self.count = 1
 
 class Pair:
     def __init__(self):
@@ -594,7 +662,7 @@ def said_of(body: str, tree: SourceTree, tmp_path: Path) -> list[str]:
     (tmp_path / "mine.py").write_text("def compute_score(): ...")
     (tmp_path / "own_checks").mkdir()
     (tmp_path / "verl" / "changing.py").write_text(CHANGED)
-    (tmp_path / "verl" / "stars.py").write_text("from .checks import *")
+    (tmp_path / "verl" / "stars.py").write_text("from .checks import *\nfrom .stars import *")
     (tmp_path / "bad.py").write_text("def compute_score(a b): ...")
     for name in ("own_checks/__init__.py", "verl/checks.py"):
         (tmp_path / name).write_text(CHECKS)

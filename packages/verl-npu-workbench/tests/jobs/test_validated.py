@@ -305,6 +305,7 @@ UNREAD: Mapping[str, tuple[Mapping[str, str], list[str]]] = {
     "by itself": ({"trainer__main_ppo": OTHER}, []),
     "by what others may call": ({"moves": f"{MOVES}\n\ndef moved(config):\n    move(config)"}, []),
     "by another part": ({"part": "class Part:\n    def run(self):\n        return self.config['old']"}, []),
+    "by another name": ({"part": "class Part:\n    def run(self, main_cfg):\n        return main_cfg.old"}, []),
     "in another section": ({"part": "def run(config):\n    return config.new.old"}, ["verl.other"]),
     "by nothing": ({"moves": "def move(config): ..."}, []),
 }

@@ -30,7 +30,6 @@ from .changes import (
     effects_of,
     leaving,
     local_names,
-    read_attributes,
     stored_parts,
     stores,
 )
@@ -98,6 +97,7 @@ _FOLLOWED = ("torch", "torchdata")
 _UNREAD = frozenset({"tensordict", "transformers"})
 """Large packages whose code refuses no setting before it reads a file."""
 _STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
+_DATA = (ast.Constant, ast.Dict, ast.List, ast.Tuple)
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64"})
 _SECTION_TO_OBJECT = "omega_conf_to_dataclass"
 """Upstream's helper function through which Hydra turns a section into an object of the class in the section's
@@ -211,7 +211,7 @@ class _Reading:
             ended = self._run_one(node, names)
             if ended is _MAYBE_RETURNED or ended is _MAYBE_LEFT:
                 for rest in statements[place + 1 :]:
-                    replace(self, said=[])._forget(rest, names)
+                    self._forget(rest, names)
             if ended is not None:
                 return ended
         return None
@@ -221,7 +221,7 @@ class _Reading:
             raise RecursionError
         match node:
             case ast.Return(value=value):
-                return _Returned(self._value_or_unknown(value, names) if value is not None else None)
+                return _Returned(self._result(value, names) if value is not None else None)
             case ast.Break():
                 return _BREAK
             case ast.Continue():
@@ -307,7 +307,7 @@ class _Reading:
     def _forgotten(self, node: ast.stmt, names: Names) -> _Returned | None:
         """Mark as unknown everything that a statement may change. Return a result that shows whether the statement may
         leave the function or the loop that contains the statement."""
-        replace(self, said=[])._forget(node, names)
+        self._forget(node, names)
         leaves = self._effects(node).leaves
         if ast.Return in leaves:
             return _MAYBE_RETURNED
@@ -316,6 +316,8 @@ class _Reading:
     def _forget(self, node: ast.AST, names: Names) -> None:
         """Mark as unknown everything that a statement may change: what it changes with a method, what it passes on to
         other code, and what it binds."""
+        # What is read here may never run.
+        self = replace(self, said=[])
         effects = self._effects(node)
         for of in effects.mutated:
             changed = self._value_or_unknown(of, names)
@@ -334,8 +336,8 @@ class _Reading:
                 case Function(node=inner, names=around) if around is names:
                     names[name] = UNKNOWN
                     self._forget(inner, names)
-                case Object() as known if use is Use.CALLED:
-                    self._forget_state(known, effects.attributes)
+                case Object() as known if use is not Use.PASSED:
+                    self._forget_state(known, effects.attributes, use is Use.CALLED)
                 case Object() | dict() | list() if use is not Use.READ:
                     self._change(name, names)
         for each in effects.bound:
@@ -359,45 +361,52 @@ class _Reading:
         elif isinstance(known, Section):
             names[name] = UNKNOWN
 
-    def _forget_state(self, changed: Object, methods: frozenset[str]) -> None:
+    def _forget_state(self, changed: Object, methods: frozenset[str], called: bool = True) -> None:
         """Mark as unknown the attributes of an object, or the parts of them, that some of its methods may have
-        changed."""
+        changed. If `called` is False, only properties and methods that are passed on may have changed them."""
+        texts = self._changes(changed.of, methods, called)
+        if texts is None:
+            changed.attributes.clear()
+            return
         for name, value in [*changed.attributes.items()]:
-            for part in self._assigned_parts(changed.of, name, methods):
+            found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in texts)
+            for part in (each[1] or "" for each in found if each):
                 if part and isinstance(value, Section):
                     value.values[value.full(part)] = UNKNOWN
                 elif part and isinstance(value, Object):
                     value.attributes[part.partition(".")[0]] = UNKNOWN
                 else:
                     changed.attributes.pop(name, None)
-            if not isinstance(value, Section | Object | str | int | None):
+            if called and not isinstance(value, Section | Object | str | int | float | None):
                 changed.attributes.pop(name, None)
 
-    def _assigned_parts(self, of: Target, name: str, methods: frozenset[str]) -> Sequence[str]:
-        """Return the parts of an attribute that methods of a class, or the methods that these call, assign to. The
-        attribute itself is an empty string."""
+    def _changes(self, of: Target, methods: frozenset[str], called: bool) -> Sequence[str] | None:
+        """Return the source text of the expressions that methods of a class, or the methods that these call, change.
+        Return None if they may change any attribute of their object."""
 
-        def find() -> list[str]:
-            found = (re.match(rf"self\.{name}\b(?:\.([\w.]+)$)?", each) for each in self._changes(of, methods))
-            return [each[1] or "" for each in found if each]
+        def find() -> list[str] | None:
+            line = self._resolution_order(of)
+            reached, more, found = frozenset[str](), methods, list[str]()
+            if called and any(None in self._direct_bases(each) for each in line):
+                # A method that is not read may call all others.
+                inside = (each for place in line for node in self._definitions(place) for each in node.body)
+                more |= {each.name for each in inside if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+                more -= {"__init__"}
+            while new := more - reached:
+                reached |= new
+                for node in (each for name in new for _unused, nodes in self._defined(line, name) for each in nodes):
+                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                        effects = self._effects(node)
+                        if "__dict__" in effects.attributes or ("self", Use.PASSED) in effects.used:
+                            return None
+                        more |= effects.attributes
+                        found += changed_in(node)
+                    # A function may be assigned too.
+                    elif not isinstance(node, ast.AnnAssign) and not isinstance(getattr(node, "value", None), _DATA):
+                        return None
+            return found
 
-        return self.tree.recall(("assigned", of, name, methods), find)
-
-    def _changes(self, of: Target, methods: frozenset[str]) -> Sequence[str]:
-        """Return the source text of the expressions that methods of a class, or the methods that these call,
-        change."""
-
-        def find() -> list[str]:
-            classes = (node for place in self._resolution_order(of) for node in self._definitions(place))
-            inside = [each for node in classes for each in node.body]
-            members = [each for each in inside if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-            reached, more = frozenset[str](), methods
-            while more - reached:
-                reached |= more
-                more = frozenset().union(*(read_attributes(each) for each in members if each.name in reached))
-            return [text for each in members if each.name in reached for text in changed_in(each)]
-
-        return self.tree.recall(("changes", of, methods), find)
+        return self.tree.recall(("changes", of, methods, called), find)
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         match target:
@@ -465,8 +474,7 @@ class _Reading:
             found = self._evaluate(node, names)
             if found is not UNKNOWN and not is_spoiled(found):
                 return found
-            arguments = [*node.args, *node.keywords] if isinstance(node, ast.Call) else [node]
-            followed = not any(isinstance(each, ast.Call) for of in arguments for each in ast.walk(of))
+            followed = isinstance(node, ast.Call) or not any(isinstance(each, ast.Call) for each in ast.walk(node))
         except Failed as failed:
             self._fail(failed)
         except (Unknown, TypeError, ValueError, ArithmeticError, LookupError):
@@ -543,21 +551,13 @@ class _Reading:
                     raise Unknown
                 pairs = zip(ops, sides, sides[1:], strict=False)
                 return all(computed(node, _COMPARES[type(op)], one, other) for op, one, other in pairs)
-            case ast.GeneratorExp(elt=part, generators=[ast.comprehension(target=target, iter=sequence, ifs=[])]):
-                inner, found, values = {**names}, [], self._value(sequence, names)
-                if not isinstance(values, list | tuple | range) or values[_MOST_REPEATED:]:
-                    raise Unknown
-                for each in values:
-                    self._bind(target, each, inner)
-                    found.append(self._value(part, inner))
-                return found
             case ast.List(elts=parts):
                 return [self._value(part, names) for part in parts]
             case ast.Tuple(elts=parts):
                 return tuple(self._value(part, names) for part in parts)
             case ast.Dict(keys=keys, values=contents) if None not in keys:
                 named = zip((key for key in keys if key is not None), contents, strict=True)
-                return {self._value(key, names): self._value_or_unknown(each, names) for key, each in named}
+                return {self._value(key, names): self._result(each, names) for key, each in named}
             case ast.Subscript(value=of, slice=ast.Slice(lower=lower, upper=upper, step=None)):
                 ends = [None if each is None else self._value(each, names) for each in (lower, upper)]
                 owner = self._value(of, names)
@@ -567,6 +567,19 @@ class _Reading:
                 return owner.get(key) if isinstance(owner, Section) else computed(node, operator.getitem, owner, key)
             case ast.JoinedStr(values=parts):
                 return "".join(self._shown(part, names) for part in parts)
+            case ast.Call(
+                func=ast.Name(id="all" | "any" as name),
+                args=[ast.GeneratorExp(elt=part, generators=[ast.comprehension(target=target, iter=of, ifs=[])])],
+            ):
+                inner, values = {**names}, self._value(of, names)
+                if not isinstance(values, list | tuple | range) or values[_MOST_REPEATED:]:
+                    raise Unknown
+                for each in values:
+                    self._bind(target, each, inner)
+                    # Python does not ask for the rest.
+                    if bool(self._value(part, inner)) is (name == "any"):
+                        return name == "any"
+                return name == "all"
             case ast.Call():
                 return self._called(node, names)
         raise Unknown
@@ -606,14 +619,17 @@ class _Reading:
         raise Unknown
 
     def _lacks(self, owner: Object, name: str) -> bool:
-        """Return whether an object of a dataclass has no such attribute, and no code of upstream's sets it in any
-        object."""
+        """Return whether an object of a dataclass has no such attribute, because no other code has had the object, and
+        no code of upstream's names the attribute in a text or sets it in any object."""
         line, there = self._resolution_order(owner.of), {*owner.attributes, *dir(Mapping)}
-        if name in there or name.startswith("__") or not all(map(self._is_whole, line)):
+        if name in there or any(each.startswith("__") for each in (name, *there - {*dir(Mapping)})):
+            return False
+        fields = {field for each in line for field, _unused in self._fields(each)}
+        if not fields or not fields <= there or not all(map(self._is_whole, line)):
             return False
         if any(any(self._defined(line, each)) for each in (name, "__getattr__", "__getattribute__")):
             return False
-        ways = (f".{name} =", f".{name}: ", f'"{name}",')
+        ways = (f".{name} =", f".{name}=", f".{name}: ", f'"{name}"', f"'{name}'")
         return not any(True for way in ways for _unused in self.tree.modules_with((owner.of.package,), (way,)))
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:
@@ -632,7 +648,7 @@ class _Reading:
             self._value_or_unknown(call.func, names)
         if any(isinstance(each, ast.Starred) for each in call.args):
             raise Unknown
-        args = [self._value_or_unknown(each, names) for each in call.args]
+        args = [self._result(each, names) for each in call.args]
         given = self._keywords(call, names)
         match call.func:
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if self.within is not None:
@@ -693,7 +709,7 @@ class _Reading:
     def _keywords(self, call: ast.Call, names: Names) -> dict[str, object]:
         given: dict[str, object] = {}
         for each in call.keywords:
-            value = self._value_or_unknown(each.value, names)
+            value = self._result(each.value, names)
             if each.arg is not None:
                 given[each.arg] = value
             elif isinstance(value, dict):
@@ -1063,7 +1079,7 @@ class _Reading:
         """Return the base classes of a class that may have fields. None is a class whose source is not available."""
         found: list[Target | None] = []
         for base in (base for node in self._definitions(target) for base in node.bases):
-            if ast.unparse(base) != "collections.abc.Mapping":
+            if ast.unparse(base) not in ("ABC", "abc.ABC", "collections.abc.Mapping", "object"):
                 try:
                     found.append(self._class(target.module, base.id if isinstance(base, ast.Name) else ""))
                 except Unknown:
@@ -1075,16 +1091,18 @@ class _Reading:
         decorators = [ast.unparse(each) for node in self._definitions(target) for each in node.decorator_list]
         return any("dataclass" in each for each in decorators) and None not in self._direct_bases(target)
 
-    def _places(self, target: Target) -> Iterator[Target]:
+    def _places(self, target: Target, before: Sequence[Target] = ()) -> Iterator[Target]:
         """Yield the locations in the chain of imports that starts at a target, also through `from … import *`."""
         last = None
         for last in self.tree.places(target, _UNREAD):
             yield last
         for each in self.tree.origins(last) if last is not None else [target]:
-            if each.module not in _UNREAD and not self.tree.nodes(each):
+            # Modules may import everything from each other.
+            if each.package not in _UNREAD and each not in before and not self.tree.nodes(each):
                 for node in self.tree.nodes(Target(each.module, "*")):
                     if isinstance(node, ast.ImportFrom):
-                        yield from self._places(Target(self.tree.imported_module(each.module, node), each.name))
+                        source = self.tree.imported_module(each.module, node)
+                        yield from self._places(Target(source, each.name), [*before, each])
 
     def _class(self, module: str, name: str) -> Target:
         for place in self._places(Target(module, name)):
@@ -1096,7 +1114,7 @@ class _Reading:
 def _only_asks(test: ast.expr) -> bool:
     """Return whether a condition calls only built-in functions that change nothing."""
     calls = [each.func for each in ast.walk(test) if isinstance(each, ast.Call)]
-    return all(isinstance(each, ast.Name) and each.id in (*_BUILTINS, *HARMLESS) for each in calls)
+    return all(isinstance(each, ast.Name) and each.id in (*_BUILTINS, *HARMLESS, "getattr") for each in calls)
 
 
 def _is_huge(op: ast.operator, sides: Sequence[object]) -> bool:

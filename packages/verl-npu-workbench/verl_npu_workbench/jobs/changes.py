@@ -12,7 +12,7 @@ from verl_npu.registry.source.definition import NAMED
 from verl_npu.registry.source.tree import Target
 
 MUTATING = ("add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update")
-HARMLESS = ("callable", "getattr", "hasattr", "isinstance", "issubclass", "len", "type")
+HARMLESS = ("callable", "hasattr", "isinstance", "issubclass", "len", "type")
 """Built-in functions that change nothing, and whose results no other code keeps."""
 MUTATING_CALL = rb"\bglobal [\w, ]*\b%%s\b|\b%%s\.(?:%s)\(" % "|".join(MUTATING).encode()
 
@@ -100,7 +100,18 @@ def effects_of(node: ast.AST) -> Effects:
     calls = [each.func for each in inside if isinstance(each, ast.Call) and getattr(each.func, "attr", "") != "get"]
     parts = [each.value for each in calls if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Attribute)]
     called = {id(part) for each in calls for part in ast.walk(each)}
-    asking = (each for each in inside if isinstance(each, ast.Call) and getattr(each.func, "id", "") in HARMLESS)
+    asking = [each for each in inside if isinstance(each, ast.Call) and getattr(each.func, "id", "") in HARMLESS]
+    # With a name, `getattr` reads an attribute. A method of upstream's configurations returns any attribute.
+    passed = {id(each.func) for each in inside if isinstance(each, ast.Call)}
+    returned = {id(each.value) for each in inside if isinstance(each, ast.Return)}
+    named: set[str] = set()
+    for each in inside:
+        match each:
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, name, *_]) if id(each) not in passed:
+                if isinstance(name, ast.Constant):
+                    named.add(str(name.value))
+                if isinstance(name, ast.Constant) or id(each) in returned:
+                    asking.append(each)
     owning |= {id(argument) for each in asking for argument in each.args}
     used = [
         (each.id, Use.PASSED if id(each) not in owning else Use.CALLED if id(each) in called else Use.READ)
@@ -112,13 +123,14 @@ def effects_of(node: ast.AST) -> Effects:
         called=parts,
         used=used,
         bound=[*set_ones, *bound],
-        attributes=read_attributes(node),
+        attributes=frozenset(
+            each.attr
+            for each in inside
+            if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") != "object"
+        )
+        | named,
         leaves=frozenset(leaving(node)),
     )
-
-
-def read_attributes(node: ast.AST) -> frozenset[str]:
-    return frozenset(each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute))
 
 
 def stored_parts(module: ast.Module | None) -> frozenset[str]:

@@ -317,7 +317,7 @@ def other_readers(section: str, program: str, tree: SourceTree) -> list[str]:
     """Return the programs of verl that read a section of the configuration, if only programs other than `program` do.
     Otherwise, or if a program may call the code that reads it, return an empty list."""
     found: set[str] = set()
-    reads = re.compile(rf"\bconfig(\.|\.get\(['\"]|\[['\"]|, ['\"]){re.escape(section)}\b")
+    reads = re.compile(rf"(config|cfg)(\.|\.get\(['\"]|\[['\"]|, ['\"]){re.escape(section)}\b")
     for module in tree.modules_with(("verl",), (section,)):
         parsed = tree.parse(module) if reads.search((tree.read(module) or b"").decode(errors="replace")) else None
         for node in parsed.body if parsed is not None else ():

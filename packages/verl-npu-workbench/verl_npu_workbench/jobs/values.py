@@ -57,12 +57,20 @@ class Section:
 
     def __contains__(self, name: str) -> bool:
         key = self.full(name)
-        if any(self.values.get(key[: dot.start()]) is UNKNOWN for dot in re.finditer(r"\.", key)):
+        # An entry with an unknown value may have been deleted.
+        if self._is_lost(key) or self.values.get(key) is UNKNOWN:
             raise Unknown
         return key in self.values or any(other.startswith(f"{key}.") for other in self.values)
 
+    def _is_lost(self, key: str) -> bool:
+        """Return whether code has replaced or changed a section that contains an entry."""
+        above = ["", *(key[: dot.start()] for dot in re.finditer(r"\.", key))]
+        return any(self.values.get(each, {}) != {} for each in above)
+
     def names(self) -> list[str]:
         start = self.full("")
+        if self._is_lost(start):
+            raise Unknown
         inside = (key.removeprefix(start) for key in self.values if key.startswith(start))
         return list(dict.fromkeys(each.partition(".")[0] for each in inside))
 
@@ -80,7 +88,7 @@ class Section:
 
     def get(self, name: str) -> object:
         key = self.full(name)
-        value = self.values.get(key, {})
+        value = UNKNOWN if self._is_lost(key) else self.values.get(key, {})
         # A section may have an entry of its own, without a value.
         if value == {} and any(other.startswith(f"{key}.") for other in self.values):
             return Section(self.values, key)
