@@ -107,10 +107,10 @@ def effects_of(node: ast.AST) -> Effects:
     named: set[str] = set()
     for each in inside:
         match each:
-            case ast.Call(func=ast.Name(id="getattr"), args=[_, name, *_]) if id(each) not in passed:
-                if isinstance(name, ast.Constant):
-                    named.add(str(name.value))
-                if isinstance(name, ast.Constant) or id(each) in returned:
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, key, *_]) if id(each) not in passed:
+                if isinstance(key, ast.Constant):
+                    named.add(str(key.value))
+                if isinstance(key, ast.Constant) or id(each) in returned:
                     asking.append(each)
     owning |= {id(argument) for each in asking for argument in each.args}
     used = [
