@@ -471,11 +471,10 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
     """Return settings that replace the job's models with `model`, the folder of a model without weights. The settings
-    turn off torch.compile and distributed checkpoints. They also set the optimizer's number of training steps, which
-    the trainer would compute from its data."""
+    turn off torch.compile and set the optimizer's number of training steps, which the trainer would compute from its
+    data."""
     changes: dict[str, object] = {key: str(model) for key in _MODELS if settings.get(key) is not None}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
-    changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
     # The trainer computes this from its data if the script does not set it.
     steps = settings.get("trainer.total_training_steps")
     changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS if steps is None else steps)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from omegaconf import OmegaConf
 from verl_npu_workbench.plan.job import Phase
-from verl_npu_workbench.plan.rank.megatron import Neighbours, not_shown, rows
+from verl_npu_workbench.plan.rank import megatron as module
+from verl_npu_workbench.plan.rank.megatron import Neighbours, not_shown, prepare, rows
 
 HIDDEN = 16
 
@@ -54,3 +59,34 @@ def test_a_bridge_that_reads_a_checkpoint_cannot_hand_over_weights(section: dict
     megatron = {"pipeline_model_parallel_size": 1, **section}
     roles = OmegaConf.create({"actor": {"strategy": "megatron", "megatron": megatron}})
     assert (Phase.WEIGHT_SYNC in not_shown(roles)) is hidden
+
+
+@pytest.fixture
+def verl(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a made-up module of verl whose functions would load checkpoints, prepared for a rank."""
+
+    def load_mcore_dist_weights(models: object, path: str | None, is_value_model: bool = False) -> None:
+        raise TypeError(f"no checkpoint at {path}")
+
+    found = SimpleNamespace(
+        load_megatron_gptmodel_weights=load_mcore_dist_weights, load_mcore_dist_weights=load_mcore_dist_weights
+    )
+    monkeypatch.setitem(sys.modules, "verl.utils.model", found)
+    monkeypatch.setattr(module, "_MODULES", ("verl.utils.model",))
+    monkeypatch.setattr(module, "_BRIDGES", ())
+    prepare(
+        OmegaConf.create(
+            {"actor": {"strategy": "megatron", "megatron": {"pipeline_model_parallel_size": 1}}, "model": {}}
+        )
+    )
+    return found
+
+
+def test_no_checkpoint_is_read(verl: Any) -> None:
+    verl.load_mcore_dist_weights([], "/checkpoint", is_value_model=False)
+    verl.load_megatron_gptmodel_weights([], None)
+
+
+def test_a_distributed_checkpoint_without_a_path_is_refused_as_upstream_does(verl: Any) -> None:
+    with pytest.raises(TypeError, match="no checkpoint at None"):
+        verl.load_mcore_dist_weights([], None, is_value_model=False)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from megatron.core import ModelParallelConfig
     from omegaconf import DictConfig
 
-_LOADERS = ("load_megatron_gptmodel_weights", "load_mcore_dist_weights")
+_LOADER, _DISTRIBUTED_LOADER = "load_megatron_gptmodel_weights", "load_mcore_dist_weights"
 """Functions of verl that load a checkpoint into a model."""
 _BRIDGES = (("mbridge.core.bridge", "Bridge", "load_weights"), ("megatron.bridge", "AutoBridge", "load_hf_weights"))
 _MODULES = (
@@ -66,9 +66,10 @@ def _leave_weights_out() -> None:
     Call this after verl's workers are imported. By then, MindSpeed has replaced the modules that the bridges import.
     """
     for module in filter(None, map(sys.modules.get, _MODULES)):
-        for name in _LOADERS:
-            if hasattr(module, name):
-                setattr(module, name, _nothing)
+        if hasattr(module, _LOADER):
+            setattr(module, _LOADER, _nothing)
+        if load := getattr(module, _DISTRIBUTED_LOADER, None):
+            setattr(module, _DISTRIBUTED_LOADER, _refusing_no_path(load))
     for name, kind, loader in _BRIDGES:
         if is_installed(name):
             setattr(getattr(importlib.import_module(name), kind), loader, _nothing)
@@ -95,6 +96,17 @@ def _provide_rope_theta() -> None:
 
 def _nothing(*_: object, **__: object) -> None:
     """Stand in for a function that loads a checkpoint."""
+
+
+def _refusing_no_path(load: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that loads nothing from a distributed checkpoint, but raises upstream's error if the settings
+    name no checkpoint."""
+
+    def load_mcore_dist_weights(models: object, path: str | None, **said: object) -> None:
+        if path is None:
+            load(models, path, **said)
+
+    return load_mcore_dist_weights
 
 
 Shape = Sequence[int]
