@@ -394,16 +394,21 @@ class _Reading:
                 more -= {"__init__"}
             while new := more - reached:
                 reached |= new
-                for node in (each for name in new for _unused, nodes in self._defined(line, name) for each in nodes):
+                defined = (each for name in new for each in self._defined(line, name))
+                for place, node in ((place, node) for place, nodes in defined for node in nodes):
                     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                         effects = self._effects(node)
                         if "__dict__" in effects.attributes or ("self", Use.PASSED) in effects.used:
                             return None
                         more |= effects.attributes
                         found += changed_in(node)
-                    # A function may be assigned too.
-                    elif not isinstance(node, ast.AnnAssign) and not isinstance(getattr(node, "value", None), _DATA):
-                        return None
+                        continue
+                    # A function may be assigned too. A class does not get the object.
+                    value = getattr(node, "value", None)
+                    if not isinstance(node, ast.AnnAssign) and not isinstance(value, _DATA):
+                        reading = _Reading(place.module, self.tree, [], {})
+                        if value is None or not isinstance(reading._value_or_unknown(value, {}), Class):
+                            return None
             return found
 
         return self.tree.recall(("changes", of, methods, called), find)
