@@ -312,7 +312,7 @@ def test_a_wheel_beside_a_script_is_one_line(run: Run, write: Write, tmp_path: P
     wheel.touch()
     status, output = run("lint", "--source", str(wheel), str(write(GOOD)))
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "the folder of the source tree" in output
+    assert "the source tree" in output
 
 
 def test_what_needs_no_settings_is_judged_beside_what_hydra_refuses(
