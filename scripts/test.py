@@ -14,8 +14,9 @@ from pathlib import Path
 from harness import environment, machine, pins, start
 
 # Two distributions are tested at a time, so four processes share two cores: many tests wait for a process that they
-# started. tests/conftest.py runs all trainings in one process, to save memory.
-_ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+# started. tests/conftest.py runs all trainings in one process, to save memory. pytest's cache would add a folder to
+# the checkout, which the tests of the sandbox watch.
+_ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-p", "no:cacheprovider")
 
 
 _NO_TESTS = 5
@@ -53,6 +54,8 @@ def main() -> int:
     install_sandbox()
     # Several processes share the cores, and torch's threads would only wait for each other.
     inherited = {"OMP_NUM_THREADS": "1", **os.environ}
+    # Hypothesis would add a folder to the checkout, which the tests of the sandbox watch.
+    inherited["HYPOTHESIS_STORAGE_DIRECTORY"] = str(recipe.folder / "hypothesis")
     inherited.pop("VIRTUAL_ASCEND", None)
     # Hundreds of processes import the same modules.
     inherited.pop("PYTHONDONTWRITEBYTECODE", None)
