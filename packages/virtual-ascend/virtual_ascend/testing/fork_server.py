@@ -171,20 +171,14 @@ def serve(descriptor: int, modules: Sequence[str]) -> str:
     loaded = torch._is_device_backend_autoload_enabled()
     gc.freeze()  # else a program that ends copies all of this process's memory
     requests = socket.socket(fileno=descriptor)
-    ended, wakeup = socket.socketpair()
-    wakeup.setblocking(False)
-    signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    clients: dict[int, socket.socket] = {}
+    running: dict[int, tuple[int, socket.socket]] = {}  # a descriptor that is readable when the program has ended
     while True:
-        ready, _, _ = select.select([requests, ended], [], [])
-        if ended in ready:
-            ended.recv(4096)
-            for child_id in tuple(clients):  # and not for the processes that a module may have started
-                found, status = os.waitpid(child_id, os.WNOHANG)
-                if found:
-                    with clients.pop(child_id) as client, contextlib.suppress(OSError):  # nobody may wait any more
-                        client.sendall(b"%d\n" % status)
+        ready, _, _ = select.select([requests, *running], [], [])
+        for ended in running.keys() & {*ready}:
+            child_id, client = running.pop(ended)
+            os.close(ended)
+            with client, contextlib.suppress(OSError):  # nobody may wait any more
+                client.sendall(b"%d\n" % os.waitpid(child_id, 0)[1])
         if requests not in ready:
             continue
         received, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(4 * array.array("i").itemsize))
@@ -192,19 +186,19 @@ def serve(descriptor: int, modules: Sequence[str]) -> str:
             os._exit(0)
         connection, *pipes = array.array("i", ancillary[0][2])
         client = socket.socket(fileno=connection)
-        with client.makefile("rb") as stream:  # a signal cuts even a recv with MSG_WAITALL short
+        with client.makefile("rb") as stream:
             size = int.from_bytes(stream.read(_HEADER), "big")
             request = json.loads(stream.read(size))
         if child_id := os.fork():
-            clients[child_id] = client
+            running[os.pidfd_open(child_id)] = child_id, client
             client.sendall(b"%d\n" % child_id)
             for pipe in pipes:
                 os.close(pipe)
             continue
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (requests, ended, wakeup, client, *clients.values()):
+        for each in (requests, client, *(other for _, other in running.values())):
             each.close()
+        for ended in running:
+            os.close(ended)
         code = _become(request, pipes)
         if not loaded:
             _load_devices()
