@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from verl_npu.errors import CommandError
 
-from ..processes import own_python
+from ..processes import captured, own_python
 from . import host
 from .looking import PAUSE, Member, as_json, from_json, members_of
 
@@ -73,13 +73,11 @@ def look(asked: str, pause: float = PAUSE) -> Seen:
 def _ask(address: str, job: str, pause: float) -> Seen:
     command = own_python("-m", __name__, address, job, str(pause))
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=pause + _REACH, check=False
-        )
+        done = captured(command, timeout=pause + _REACH)
     except subprocess.TimeoutExpired:
         return Seen(job, (), (), (), f"Ray at {address} did not answer within {pause + _REACH:.0f} s")
     if done.returncode:
-        lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
         return Seen(job, (), (), (), f"Ray at {address}: {(lines or ['no answer'])[-1][:200]}")
     try:
         answer = json.loads(done.stdout.splitlines()[-1][:_LONGEST])

@@ -626,11 +626,11 @@ class _Reading:
     def _lacks(self, owner: Object, name: str) -> bool:
         """Return whether an object of a dataclass has no such attribute, because no other code has had the object, and
         no code of upstream's names the attribute in a text or sets it in any object."""
-        line, there = self._resolution_order(owner.of), {*owner.attributes, *dir(Mapping)}
-        if name in there or any(each.startswith("__") for each in (name, *there - {*dir(Mapping)})):
+        line, there = self._resolution_order(owner.of), {*owner.attributes}
+        if name in dir(Mapping) or any(each.startswith("__") for each in (name, *there)):
             return False
         fields = {field for each in line for field, _unused in self._fields(each)}
-        if not fields or not fields <= there or not all(map(self._is_whole, line)):
+        if name in there or not fields or not fields <= there or not all(map(self._is_whole, line)):
             return False
         if any(any(self._defined(line, each)) for each in (name, "__getattr__", "__getattribute__")):
             return False

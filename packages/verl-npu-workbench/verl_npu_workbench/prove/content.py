@@ -46,7 +46,6 @@ def read(kind: Any, content: object, subject: str, place: str = "") -> Any:
         return content
     if get_origin(kind) is Annotated:
         kind, limit = get_args(kind)
-    expected = ""
     if kind is str:
         limit = limit or LONGEST
         if isinstance(content, str) and len(content) <= limit:

@@ -177,14 +177,15 @@ def _npu_paged_attention_mla(
     Raises:
         RuntimeError: shapes or dtypes do not match.
     """
-    given = dict(locals())
-    del given["mla_vheadsize"]
     if not 0 < mla_vheadsize <= key_cache.shape[-1]:
         raise RuntimeError(
             f"_npu_paged_attention_mla: mla_vheadsize={mla_vheadsize} is out of range for keys of the size "
             f"{key_cache.shape[-1]}"
         )
-    _npu_paged_attention(**given, value_cache=key_cache[..., :mla_vheadsize])
+    values = key_cache[..., :mla_vheadsize]
+    _npu_paged_attention(
+        query, key_cache, values, num_kv_heads, num_heads, scale_value, block_table, context_lens, out
+    )
 
 
 def _npu_paged_attention_splitfuse(

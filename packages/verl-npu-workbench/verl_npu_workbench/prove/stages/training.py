@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -28,7 +27,7 @@ from ...jobs.settings import Settings
 from ...jobs.trainer import Trainer, trainer_of, trainer_of_command, with_secrets
 from ...layers.report import lines_of
 from ...layers.running import compare_layers
-from ...processes import own_python
+from ...processes import captured, own_python
 from ...rehearse.outcome import Kind, judge
 from ...rehearse.preparation import Request
 from ...rehearse.rehearsal import scale_down
@@ -167,8 +166,8 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
 def _from_script(setup: Setup, script: Path, arguments: Sequence[str]) -> _Training:
     """Return the training run of the user's script at its full size, for a few steps."""
     tree = tree_of(script).resolve()
-    captured = capture(script, tree, arguments, os.environ, unconfined=bool(why_none()))
-    trainer = with_secrets(trainer_of(captured), os.environ)
+    calls = capture(script, tree, arguments, os.environ, unconfined=bool(why_none()))
+    trainer = with_secrets(trainer_of(calls), os.environ)
     settings = compose(trainer, tree, unconfined=True).settings
     changes = [
         Change(key=key, before=settings.get(key), after=value, rule="steps")
@@ -202,13 +201,10 @@ def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[st
         raise NotPossible("a plan needs the package virtual-ascend, which is not installed")
     words = ["--json", "--no-tries", "--unconfined", "--output", str(setup.scratch / f"plan-{name}")]
     words += ["--npu", "a3" if "910_93" in setup.device else "a2", "--timeout", f"{_by_the_wall(setup):.0f}"]
-    done = subprocess.run(
+    done = captured(
         own_python("-m", "verl_npu", "plan", *words, "--", "python3", *training.command[1:]),
         cwd=training.tree,
         env={**os.environ, **training.trainer.exports},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
     )
     try:
         said = json.loads(done.stdout)
@@ -216,7 +212,7 @@ def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[st
         seconds = {str(span["phase"]): (float(span["least"]), float(span["most"])) for span in said["seconds"]}
         verdict, worst = str(said["verdict"]), max(peaks, key=lambda phase: peaks[phase])
     except (ValueError, KeyError, TypeError):
-        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise Wrong(f"`verl-npu plan` exited with status {done.returncode}: {last}", "a plan") from None
     content = json.dumps({"verdict": verdict, "bytes": peaks, "seconds": seconds}).encode()
     _file(setup, name).write_bytes(content)
