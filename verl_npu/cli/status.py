@@ -42,9 +42,9 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     FOLDER is the job's VERL_NPU_MANIFEST_DIR. Without FOLDER, the command imports verl itself and shows the patches in
     its own process.
 
-    Exit status: 0 if there are no problems; 1 if there is a problem; 2 if there is nothing to show. Problems are:
-    processes differ; a feature drifted, failed, or was overwritten; a manifest cannot be read; VERL_NPU_STRICT=1 is
-    set, but the installed torch_npu cannot be imported.
+    Exit status: 0 if there are no problems; 1 if processes differ, if a feature drifted, failed, or was overwritten,
+    if a manifest cannot be read, or if VERL_NPU_STRICT=1 is set but the installed torch_npu cannot be imported; 2 if
+    there is nothing to show.
     """
     problem = software.problem() if folder is None else None
     manifests, unread = read_manifests(folder) if folder is not None else ([_this_process(problem)], [])

@@ -139,7 +139,7 @@ class _Search:
         return self.pair.exact.decoder.config
 
     def measured(self, edit: Callable[[float], Edit], around: float) -> float:
-        """Return the value with the smallest error, among a thirtieth and thirty times of one."""
+        """Return the value with the smallest error, between a thirtieth of `around` and 30 times `around`."""
         made, width = self.recording.together(self.operator.made).double(), 30.0
 
         def error(value: float) -> float:
@@ -199,7 +199,7 @@ def _other(
 
 
 def _rounded(measured: float, *digits: int) -> list[float]:
-    """Return a measured value, first with only so many digits."""
+    """Return a measured value, rounded to each number of digits, and then the value itself."""
     return [*(float(f"{measured:.{each}g}") for each in digits), measured]
 
 

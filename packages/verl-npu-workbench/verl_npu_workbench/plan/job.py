@@ -91,7 +91,7 @@ operators of its own."""
 
 
 def site_of(frames: Iterable[tuple[str, str]]) -> str:
-    """Return the name of the place that allocated memory, which is the same in a plan and in a run.
+    """Return the name of a site, the code that allocated memory. The name is the same in a plan and in a run.
 
     `frames` are the frames, innermost first, each with its file and its function. Those outside of Python's files are
     left out, such as C++ and generated code. Lines are left out, because they move with each release.

@@ -49,8 +49,9 @@ class Comparison:
     """The phase of the plan in which the memory is most like the snapshot's."""
     events: int
     planned: Mapping[str, int]
+    """The bytes of each holder at that moment of the plan."""
     held: Mapping[str, int]
-    """The bytes of each holder then, and at the snapshot's peak."""
+    """The bytes of each holder at the snapshot's peak."""
     places: Mapping[str, int]
     """The bytes that the plan does not know, by the site that allocated them, the largest first."""
 
@@ -119,7 +120,7 @@ def _peak(left: Mapping[int, Block], events: Sequence[Mapping[str, Any]]) -> lis
 
 
 def compare(planned: Planned, peak: Peak) -> Comparison:
-    """Give each block at a peak the holder that the plan's blocks of its place have."""
+    """Give each block at a peak the holder of the plan's blocks of the same site."""
     sites: dict[str, Counter[tuple[int, str]]] = {}
     for outcome in planned.outcomes:
         for site, blocks in outcome.sites.items():

@@ -89,7 +89,7 @@ class Recording:
         self._sites: dict[tuple[CodeType, ...], int] = defaultdict(itertools.count().__next__)
 
     def site(self) -> int:
-        """Return a number for the functions that are being called. The ledger calls this for each block."""
+        """Return the number of the current call stack. The ledger calls this function for each block."""
         called, frame = [], sys._getframe().f_back
         while frame is not None:
             called.append(frame.f_code)
